@@ -1,0 +1,47 @@
+/*
+ * chat.h: OpenAI-style messages to the one prompt string of DeepSeek V4's chat format (model.md
+ * section 10 in docs/), with a trust mask: only bytes that the format itself emits are trusted, so
+ * a special token's characters inside a message stay text.
+ *
+ * Pure functions of JSON values; no I/O, no tokens.
+ */
+#ifndef COORDINATOR_CHAT_H
+#define COORDINATOR_CHAT_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "shm/util.h"
+
+enum chat_effort { CHAT_EFFORT_NONE, CHAT_EFFORT_NORMAL, CHAT_EFFORT_MAX };
+
+struct chat_options {
+	bool thinking;              /* open <think> for the answer */
+	enum chat_effort effort;    /* MAX puts the fixed prefix first */
+	bool add_generation_prompt; /* end with <|Assistant|> and the think marker */
+	const char *raw_body;       /* the request's own bytes, for printing tool schemas ... */
+	size_t raw_len;             /* ... with their number lexemes as received; may be NULL */
+};
+
+/* Prompt text and its trust mask, both malloc'd, `len` bytes (text is NUL-terminated besides). */
+struct chat_prompt {
+	char *text;
+	uint8_t *trusted;
+	size_t len;
+};
+
+/*
+ * messages: array of {role, content, reasoning_content, tool_calls, tool_call_id, task, ...};
+ * tools: array of {type, function} or NULL; response_format: object or NULL.
+ * Returns 0, or -EINVAL with err saying what is wrong and `ret_param` (may be NULL) naming the
+ * field
+ * ("messages[2].content").
+ */
+int chat_render(const json_t *messages, const json_t *tools, const json_t *response_format,
+	const struct chat_options *opt, struct chat_prompt *ret_prompt, char ret_param[64],
+	struct errbuf *err) MUST_CHECK;
+void chat_prompt_free(struct chat_prompt *p);
+
+#endif

@@ -1,0 +1,137 @@
+#include "shm/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <syslog.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The process's log is the one thing that is global: every module writes to it from anywhere. */
+static struct {
+	int fd;
+	int use_syslog;
+	enum conf_format format;
+	char who[32];
+	char path[CONF_STR_MAX];
+} log_state = {.fd = STDERR_FILENO, .format = CONF_FORMAT_TEXT, .who = "heddle"};
+
+int log_level_now = CONF_LEVEL_INFO;
+
+#define X(name, suffix) name,
+static const char *const level_names[] = {CONF_LEVEL(X)};
+#undef X
+static const int level_priority[] = {LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO, LOG_DEBUG};
+
+static int open_path(const char *path, struct errbuf *err)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+
+	if (fd < 0)
+		return err_set(err, -errno, EXIT_NO_PERM, "log.target: cannot open %s: %s", path,
+			strerror(errno));
+	return fd;
+}
+
+int log_open(const char *target, enum conf_level level, enum conf_format format, const char *who,
+	struct errbuf *err)
+{
+	int fd = STDERR_FILENO, use_syslog = strcmp(target, "syslog") == 0;
+
+	if (!use_syslog && strcmp(target, "stderr") != 0) {
+		fd = open_path(target, err);
+		if (fd < 0)
+			return fd;
+	}
+	if (log_state.fd > STDERR_FILENO)
+		close(log_state.fd);
+	snprintf(log_state.who, sizeof(log_state.who), "%s", who);
+	snprintf(log_state.path, sizeof(log_state.path), "%s", fd == STDERR_FILENO ? "" : target);
+	if (use_syslog)
+		openlog(log_state.who, LOG_PID, LOG_DAEMON);
+	log_state.fd = fd;
+	log_state.use_syslog = use_syslog;
+	log_state.format = format;
+	log_set_level(level);
+	return 0;
+}
+
+int log_reopen(struct errbuf *err)
+{
+	int fd;
+
+	if (!log_state.path[0])
+		return 0;
+	fd = open_path(log_state.path, err);
+	if (fd < 0)
+		return fd;
+	close(log_state.fd);
+	log_state.fd = fd;
+	return 0;
+}
+
+void log_set_level(enum conf_level level)
+{
+	log_level_now = (int)level;
+}
+
+/* Control characters would let a client forge lines or drive a terminal. */
+static void one_line(char *s)
+{
+	for (; *s; s++)
+		if ((unsigned char)*s < 0x20 || *s == 0x7f)
+			*s = ' ';
+}
+
+static size_t json_escape(char *out, size_t cap, const char *in)
+{
+	size_t n = 0;
+
+	for (; *in && n + 3 < cap; in++) {
+		if (*in == '"' || *in == '\\')
+			out[n++] = '\\';
+		out[n++] = *in;
+	}
+	out[n] = '\0';
+	return n;
+}
+
+void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
+{
+	char text[1024], line[2304], escaped[2048], when[40];
+	struct timespec ts;
+	struct tm tm;
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	one_line(text);
+	if (log_state.use_syslog) {
+		syslog(level_priority[level], "%s: %s", tag, text);
+		return;
+	}
+	clock_gettime(CLOCK_REALTIME, &ts);
+	gmtime_r(&ts.tv_sec, &tm);
+	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
+	if (log_state.format == CONF_FORMAT_JSON) {
+		json_escape(escaped, sizeof(escaped), text);
+		n = snprintf(line, sizeof(line),
+			"{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"process\":\"%s\",\"tag\":\"%"
+			"s\","
+			"\"message\":\"%s\"}\n",
+			when, ts.tv_nsec / 1000000, level_names[level], log_state.who, tag,
+			escaped);
+	} else if (log_state.fd == STDERR_FILENO && getenv("JOURNAL_STREAM")) {
+		/* journald reads the level from the prefix and adds the time itself */
+		n = snprintf(line, sizeof(line), "<%d>%s: %s: %s\n", level_priority[level],
+			log_state.who, tag, text);
+	} else {
+		n = snprintf(line, sizeof(line), "%s.%03ldZ %s %s: %s: %s\n", when,
+			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, text);
+	}
+	if (n > 0 && write(log_state.fd, line, MIN((size_t)n, sizeof(line) - 1)) < 0)
+		return; /* nowhere left to say so */
+}
