@@ -10,6 +10,9 @@
  * still bounds-checks every count and offset with msg_step_parse()/msg_result_parse(): bytes from
  * another process are input.
  *
+ * Every MSG_STEP is answered by exactly one MSG_RESULT of rank 0, in order, even when it sampled
+ * nothing; a worker that cannot run a step answers MSG_FAILED instead.
+ *
  * TO ADD A MESSAGE: one row in MSG_TYPES, its structs here, parse and build in msg.c, its handler
  * in worker/step.c or coordinator/link.c.
  */
@@ -65,6 +68,14 @@ enum msg_seq_flags {
  * workers; this carries only what changed: pages appended to each class, and how many raw pages
  * fall off the front of the table (the window has left them). Offsets count elements of the
  * message's token and page arrays.
+ *
+ * A page table covers positions: in class c the i-th page ever appended to a sequence covers
+ * [i*tokens_per_page, (i+1)*tokens_per_page), and the pages of a step cover every position up to
+ * its last new one. Raw pages wholly before pos - 127 are released, in order, from the front.
+ *
+ * With SEQ_PROMPT_LOGPROBS an entry reports the prompt positions pos+1 .. pos+n that exist. When
+ * the prompt goes on after the entry (pos + n < prompt_len), its token array holds one token more
+ * than n: the next prompt token, not to be run, only to be reported.
  */
 struct msg_seq {
 	uint32_t slot;  /* 0 .. max_sequences-1 */
