@@ -56,6 +56,7 @@ struct conf {
 #define CONF_STR(s, k, def, reload, help)                  char s##_##k[CONF_STR_MAX];
 #define CONF_BOOL(s, k, def, reload, help)                 int64_t s##_##k;
 #define CONF_ENUM(s, k, def, choices, reload, help)        int64_t s##_##k;
+#define CONF_OCT(s, k, def, min, max, reload, help)        int64_t s##_##k;
 #define CONF_INT(s, k, def, word, min, max, reload, help)  int64_t s##_##k;
 #define CONF_SIZE(s, k, def, word, min, max, reload, help) int64_t s##_##k;
 #define CONF_TIME(s, k, def, word, min, max, reload, help) int64_t s##_##k;

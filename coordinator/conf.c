@@ -1,0 +1,259 @@
+#include "coordinator/conf.h"
+
+#include <ini.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/conf_rows.h"
+
+/*
+ * inih cuts lines at INI_MAX_LINE bytes, passes the cut value on and miscounts from there; and it
+ * takes an indented line for more of the value before. So it is fed by our own reader, which counts
+ * lines, refuses long ones and removes indentation.
+ */
+struct reader {
+	struct conf_set *set;
+	const char *name;
+	const char *text, *end;
+	uint32_t line;
+	bool seen[CONF_ROW__COUNT];
+	struct errbuf *err;
+	int failed;        /* -errno of the first bad line */
+	uint32_t bad_line; /* its number */
+};
+
+int conf_init(struct conf_set *set)
+{
+	size_t i;
+	int r;
+
+	memset(set, 0, sizeof(*set));
+	set->origins = calloc(1, sizeof(*set->origins));
+	if (!set->origins)
+		return -ENOMEM;
+	for (i = 0; i < CONF_ROW__COUNT; i++) {
+		r = conf_row_parse(&conf_rows[i], conf_rows[i].def, &set->conf, NULL);
+		if (r < 0)
+			return r; /* a default outside its own range; test_conf covers every row */
+	}
+	return 0;
+}
+
+void conf_fini(struct conf_set *set)
+{
+	if (set->origins)
+		free(set->origins->file);
+	free(set->origins);
+	set->origins = NULL;
+}
+
+/* Remembers the first bad line and puts "file:line: " before its sentence. */
+static void fail_line(struct reader *rd, int ret, const struct errbuf *why)
+{
+	if (rd->failed)
+		return;
+	rd->failed = ret;
+	rd->bad_line = rd->line;
+	(void)err_set(rd->err, ret, EXIT_CONFIG_ERR, "%s:%u: %s", rd->name, rd->line, why->text);
+}
+
+/* fgets() for inih: the next line without its indentation. */
+static char *read_line(char *out, int cap, void *stream)
+{
+	struct reader *rd = stream;
+	const char *eol;
+	struct errbuf why;
+	size_t len;
+
+	if (rd->text == rd->end || rd->failed)
+		return NULL;
+	eol = memchr(rd->text, '\n', (size_t)(rd->end - rd->text));
+	len = (size_t)((eol ? eol : rd->end) - rd->text);
+	rd->line++;
+	if (memchr(rd->text, '\0', len)) {
+		(void)err_set(&why, 0, 0, "a NUL byte; the file must be text");
+		fail_line(rd, -EINVAL, &why);
+		return NULL;
+	}
+	while (len && (*rd->text == ' ' || *rd->text == '\t')) {
+		rd->text++;
+		len--;
+	}
+	if (len + 2 > (size_t)cap) {
+		(void)err_set(&why, 0, 0, "a line of %zu bytes; at most %d fit", len, cap - 2);
+		fail_line(rd, -EINVAL, &why);
+		return NULL;
+	}
+	memcpy(out, rd->text, len);
+	out[len] = '\n';
+	out[len + 1] = '\0';
+	rd->text = eol ? eol + 1 : rd->end;
+	return out;
+}
+
+static int take_value(void *user, const char *section, const char *key, const char *value)
+{
+	struct reader *rd = user;
+	struct errbuf why;
+	int row, r;
+
+	row = conf_row_find(section, key, &why);
+	if (row < 0) {
+		fail_line(rd, row, &why);
+		return 0;
+	}
+	if (rd->seen[row]) {
+		(void)err_set(&why, 0, 0, "%s.%s is set twice; it was set at line %u", section, key,
+			rd->set->origins->row[row].line);
+		fail_line(rd, -EEXIST, &why);
+		return 0;
+	}
+	r = conf_row_parse(&conf_rows[row], value, &rd->set->conf, &why);
+	if (r < 0) {
+		fail_line(rd, r, &why);
+		return 0;
+	}
+	rd->seen[row] = true;
+	rd->set->origins->row[row].kind = CONF_FROM_FILE;
+	rd->set->origins->row[row].line = rd->line;
+	return 1;
+}
+
+int conf_read(
+	struct conf_set *set, const char *name, const char *text, size_t len, struct errbuf *err)
+{
+	struct reader rd = {.set = set, .name = name, .text = text, .end = text + len, .err = err};
+	char *copy = strdup(name);
+	int bad;
+
+	if (!copy)
+		return -ENOMEM;
+	free(set->origins->file);
+	set->origins->file = copy;
+	bad = ini_parse_stream(read_line, &rd, take_value, &rd);
+	/* a line that is neither a section nor KEY = VALUE is inih's own complaint */
+	if (bad > 0 && (!rd.failed || (uint32_t)bad < rd.bad_line))
+		return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
+			"%s:%d: neither [section] nor KEY = VALUE", name, bad);
+	if (bad < 0)
+		return err_set(err, -ENOMEM, EXIT_OS_ERR, "%s: out of memory", name);
+	return rd.failed;
+}
+
+int conf_read_file(struct conf_set *set, const char *path, struct errbuf *err)
+{
+	enum { FILE_MAX = 1 << 20 };
+	FILE *f = fopen(path, "re");
+	char *text;
+	size_t len;
+	int r;
+
+	if (!f)
+		return err_set(err, -errno, errno == ENOENT ? EXIT_NO_INPUT : EXIT_NO_PERM,
+			"%s: %s; give an ini file with -c, or -s for single keys", path,
+			strerror(errno));
+	text = malloc(FILE_MAX);
+	if (!text) {
+		r = -ENOMEM;
+		goto out;
+	}
+	len = fread(text, 1, FILE_MAX, f);
+	if (ferror(f))
+		r = err_set(err, -EIO, EXIT_NO_INPUT, "%s: cannot be read; is it a file?", path);
+	else if (len == FILE_MAX)
+		r = err_set(err, -EFBIG, EXIT_CONFIG_ERR, "%s: larger than 1M", path);
+	else
+		r = conf_read(set, path, text, len, err);
+out:
+	free(text);
+	(void)fclose(f);
+	return r;
+}
+
+/* Splits "section.key"; returns the row or -errno. */
+static int find_name(const char *name, size_t len, struct errbuf *err)
+{
+	const char *dot = memchr(name, '.', len);
+	char section[64], key[64];
+
+	if (!dot || (size_t)(dot - name) >= sizeof(section) ||
+		len - (size_t)(dot - name) - 1 >= sizeof(key))
+		return err_set(err, -EINVAL, EXIT_CONFIG_ERR, "%.*s: a key is named SECTION.KEY",
+			(int)MIN(len, 80), name);
+	snprintf(section, sizeof(section), "%.*s", (int)(dot - name), name);
+	snprintf(key, sizeof(key), "%.*s", (int)(len - (size_t)(dot - name) - 1), dot + 1);
+	return conf_row_find(section, key, err);
+}
+
+int conf_override(struct conf_set *set, const char *assignment, struct errbuf *err)
+{
+	const char *eq = strchr(assignment, '=');
+	int row, r;
+
+	if (!eq)
+		return err_set(err, -EINVAL, EXIT_USAGE_ERR, "-s %.80s: must be SECTION.KEY=VALUE",
+			assignment);
+	row = find_name(assignment, (size_t)(eq - assignment), err);
+	if (row < 0)
+		return row;
+	r = conf_row_parse(&conf_rows[row], eq + 1, &set->conf, err);
+	if (r < 0)
+		return r;
+	set->origins->row[row].kind = CONF_FROM_COMMAND_LINE;
+	return 0;
+}
+
+bool conf_was_set(const struct conf_set *set, const char *name)
+{
+	int row = find_name(name, strlen(name), NULL);
+
+	return row >= 0 && set->origins->row[row].kind != CONF_FROM_DEFAULT;
+}
+
+int conf_value(const struct conf_set *set, const char *name, char *out, size_t cap)
+{
+	int row = find_name(name, strlen(name), NULL);
+
+	if (row < 0)
+		return -ENOENT;
+	conf_row_print(&conf_rows[row], &set->conf, out, cap);
+	return 0;
+}
+
+void conf_each(const struct conf_set *set,
+	void (*fn)(void *user, const char *section, const char *key, const char *value,
+		const char *origin),
+	void *user)
+{
+	char value[CONF_VALUE_MAX], origin[CONF_STR_MAX];
+	size_t i;
+
+	for (i = 0; i < CONF_ROW__COUNT; i++) {
+		conf_row_print(&conf_rows[i], &set->conf, value, sizeof(value));
+		conf_row_origin(set, i, origin, sizeof(origin));
+		fn(user, conf_rows[i].section, conf_rows[i].key, value, origin);
+	}
+}
+
+void conf_reload(struct conf_set *set, const struct conf_set *next,
+	void (*locked)(void *user, const char *name), void *user)
+{
+	char now[CONF_VALUE_MAX], then[CONF_VALUE_MAX], name[128];
+	size_t i;
+
+	for (i = 0; i < CONF_ROW__COUNT; i++) {
+		const struct conf_row *row = &conf_rows[i];
+
+		conf_row_print(row, &set->conf, now, sizeof(now));
+		conf_row_print(row, &next->conf, then, sizeof(then));
+		if (strcmp(now, then) == 0) {
+			set->origins->row[i] = next->origins->row[i];
+		} else if (row->reload == CONF_RELOAD_RELOAD) {
+			if (conf_row_parse(row, then, &set->conf, NULL) == 0)
+				set->origins->row[i] = next->origins->row[i];
+		} else {
+			snprintf(name, sizeof(name), "%s.%s", row->section, row->key);
+			locked(user, name);
+		}
+	}
+}

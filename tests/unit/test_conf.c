@@ -1,0 +1,257 @@
+/* The configuration table, its parser and its dumps. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "coordinator/conf_rows.h"
+
+static struct conf_set set;
+static struct errbuf err;
+
+static int setup(void **state)
+{
+	memset(&err, 0, sizeof(err));
+	return conf_init(&set);
+}
+
+static int teardown(void **state)
+{
+	conf_fini(&set);
+	return 0;
+}
+
+static int read_text(const char *text)
+{
+	return conf_read(&set, "x.ini", text, strlen(text), &err);
+}
+
+static void assert_refused(const char *text, const char *sentence)
+{
+	assert_true(read_text(text) < 0);
+	assert_int_equal(err.exit_code, EXIT_CONFIG_ERR);
+	if (strcmp(err.text, sentence) != 0)
+		fail_msg("got:  %s\nwant: %s", err.text, sentence);
+}
+
+static void test_defaults_are_in_range_and_print_as_written(void **state)
+{
+	char value[CONF_VALUE_MAX];
+	size_t i;
+
+	for (i = 0; i < CONF_ROW__COUNT; i++) {
+		assert_int_equal(
+			conf_row_parse(&conf_rows[i], conf_rows[i].def, &set.conf, &err), 0);
+		conf_row_print(&conf_rows[i], &set.conf, value, sizeof(value));
+		assert_string_equal(value, conf_rows[i].def);
+	}
+}
+
+static void test_values_of_every_type_are_read(void **state)
+{
+	assert_int_equal(
+		read_text("\xef\xbb\xbf[model]\npath = /m ; where\n[listen]\nmode=0600\n"
+			  "[fabric]\nworkers = 3\nspin = 7us\npin=off\nring = 64K\nbackend=cpu\n"
+			  "  threads = auto\n[api]\ntemperature=0.25\n"),
+		0);
+	assert_string_equal(set.conf.model_path, "/m");
+	assert_int_equal(set.conf.listen_mode, 0600);
+	assert_int_equal(set.conf.fabric_workers, 3);
+	assert_int_equal(set.conf.fabric_threads, CONF_AUTO);
+	assert_int_equal(set.conf.fabric_spin, 7000);
+	assert_int_equal(set.conf.fabric_pin, 0);
+	assert_int_equal(set.conf.fabric_ring, 65536);
+	assert_int_equal(set.conf.fabric_backend, CONF_BACKEND_CPU);
+	assert_true(set.conf.api_temperature == 0.25);
+}
+
+static void test_units_are_exact(void **state)
+{
+	assert_int_equal(read_text("[schedule]\nqueue_timeout = 1.5s\n[cache]\nmemory=3g\n"
+				   "[api]\nheader_timeout=2\ndrain_seconds=0\n"),
+		0);
+	assert_int_equal(set.conf.schedule_queue_timeout, 1500000000);
+	assert_int_equal(set.conf.cache_memory, 3ll << 30);
+	assert_int_equal(set.conf.api_header_timeout, 2000000000);
+	assert_int_equal(set.conf.api_drain_seconds, 0);
+}
+
+static void test_errors_name_line_and_what_would_be_right(void **state)
+{
+	static const char *const cases[][2] = {
+		{"[fabrik]\nworkers=1\n",
+			"x.ini:2: unknown section [fabrik]; the nearest is [fabric]"},
+		{"[fabric]\nworker=1\n",
+			"x.ini:2: unknown key worker in [fabric]; the nearest is fabric.workers"},
+		{"[api]\nprogress_timeot=1\n", "x.ini:2: unknown key progress_timeot in [api]; the "
+					       "nearest is fabric.progress_timeout"},
+		{"[fabric]\n\nworkers=0\n",
+			"x.ini:3: fabric.workers = 0: must be 1 to 64, or auto"},
+		{"[fabric]\nworkers=2x\n",
+			"x.ini:2: fabric.workers = 2x: must be 1 to 64, or auto"},
+		{"[fabric]\nworkers=\n", "x.ini:2: fabric.workers = : must be 1 to 64, or auto"},
+		{"[fabric]\npin=maybe\n", "x.ini:2: fabric.pin = maybe: must be on or off"},
+		{"[fabric]\nbackend=tpu\n",
+			"x.ini:2: fabric.backend = tpu: must be auto, cpu or cuda"},
+		{"[fabric]\nring=8Q\n", "x.ini:2: fabric.ring = 8Q: must be 64K to 1G"},
+		{"[fabric]\nring=99999999999999999999\n",
+			"x.ini:2: fabric.ring = 99999999999999999999: must be 64K to 1G"},
+		{"[api]\ntop_p=nan\n", "x.ini:2: api.top_p = nan: must be 0 to 1, or model"},
+		{"[api]\ntop_p=1.01\n", "x.ini:2: api.top_p = 1.01: must be 0 to 1, or model"},
+		{"[listen]\nmode=0888\n", "x.ini:2: listen.mode = 0888: must be 0000 to 0777"},
+		{"[fabric]\nworkers=1\nworkers=1\n",
+			"x.ini:3: fabric.workers is set twice; it was set at line 2"},
+		{"[fabric]\nworkers=1\n[api]\n[fabric]\nworkers=2\n",
+			"x.ini:5: fabric.workers is set twice; it was set at line 2"},
+		{"[fabric]\nnonsense\n", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"[fabric\n", "x.ini:1: neither [section] nor KEY = VALUE"},
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(cases); i++)
+		assert_refused(cases[i][0], cases[i][1]);
+}
+
+static void test_long_lines_and_nul_bytes_are_refused(void **state)
+{
+	char text[512] = "[model]\npath=";
+
+	memset(text + strlen(text), 'x', 194);
+	assert_refused(text, "x.ini:2: a line of 199 bytes; at most 198 fit");
+	text[8 + 198] = '\0';
+	assert_int_equal(read_text(text), 0);
+	assert_int_equal(strlen(set.conf.model_path), 193);
+	assert_true(conf_read(&set, "x.ini", "[model]\npa\0th=1\n", 16, &err) < 0);
+	assert_string_equal(err.text, "x.ini:2: a NUL byte; the file must be text");
+}
+
+static void test_command_line_wins_and_origins_are_kept(void **state)
+{
+	char out[64];
+
+	assert_int_equal(read_text("[fabric]\nworkers=2\nthreads=3\n"), 0);
+	assert_int_equal(conf_override(&set, "fabric.workers=4", &err), 0);
+	assert_int_equal(set.conf.fabric_workers, 4);
+	conf_row_origin(&set, CONF_ROW_fabric_workers, out, sizeof(out));
+	assert_string_equal(out, "command line");
+	conf_row_origin(&set, CONF_ROW_fabric_threads, out, sizeof(out));
+	assert_string_equal(out, "x.ini:3");
+	assert_true(conf_was_set(&set, "fabric.threads"));
+	assert_false(conf_was_set(&set, "fabric.spin"));
+	assert_int_equal(conf_value(&set, "fabric.workers", out, sizeof(out)), 0);
+	assert_string_equal(out, "4");
+	assert_int_equal(conf_value(&set, "fabric.nothing", out, sizeof(out)), -ENOENT);
+	assert_true(conf_override(&set, "fabric.workers", &err) < 0);
+	assert_int_equal(err.exit_code, EXIT_USAGE_ERR);
+	assert_true(conf_override(&set, "workers=1", &err) < 0);
+	assert_true(conf_override(&set, "fabric.workers=99", &err) < 0);
+	assert_int_equal(set.conf.fabric_workers, 4);
+}
+
+static void count_locked(void *user, const char *name)
+{
+	assert_string_equal(name, "fabric.workers");
+	(*(int *)user)++;
+}
+
+static void test_reload_takes_over_only_what_may_change(void **state)
+{
+	struct conf_set next;
+	int locked = 0;
+
+	assert_int_equal(conf_init(&next), 0);
+	assert_int_equal(conf_override(&next, "fabric.workers=4", &err), 0);
+	assert_int_equal(conf_override(&next, "api.strict=on", &err), 0);
+	conf_reload(&set, &next, count_locked, &locked);
+	assert_int_equal(locked, 1);
+	assert_int_equal(set.conf.api_strict, 1);
+	assert_int_equal(set.conf.fabric_workers, CONF_AUTO);
+	conf_fini(&next);
+}
+
+static void test_rules_across_keys(void **state)
+{
+	static const struct {
+		const char *set, *want;
+	} cases[] = {
+		{"model.path=/m", NULL},
+		{"model.path=", "model.path is not set"},
+		{"listen.socket=", "listen.socket and listen.tcp are both empty"},
+		{"fabric.ring=65537", "fabric.ring must be a power of two"},
+		{"fabric.backend=cuda", "fabric.backend = cuda"},
+		{"fabric.collective=nccl", "fabric.collective = nccl"},
+		{"fabric.devices=0", "fabric.devices names CUDA devices"},
+		{"cache.disk_dir=/d", "cache.disk_dir and cache.disk_bytes"},
+		{"guard.shadow_rate=0.5", "guard.canary_interval and guard.shadow_rate"},
+	};
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(cases); i++) {
+		conf_fini(&set);
+		assert_int_equal(conf_init(&set), 0);
+		assert_int_equal(conf_override(&set, "model.path=/m", &err), 0);
+		assert_int_equal(conf_override(&set, cases[i].set, &err), 0);
+		if (!cases[i].want) {
+			assert_int_equal(conf_check(&set, &err), 0);
+			continue;
+		}
+		assert_true(conf_check(&set, &err) < 0);
+		assert_int_equal(err.exit_code, EXIT_CONFIG_ERR);
+		assert_non_null(strstr(err.text, cases[i].want));
+	}
+}
+
+static void test_missing_file_is_66(void **state)
+{
+	assert_int_equal(conf_read_file(&set, "/nonexistent/heddle.ini", &err), -ENOENT);
+	assert_int_equal(err.exit_code, EXIT_NO_INPUT);
+	assert_true(conf_read_file(&set, "/", &err) < 0);
+}
+
+/* The sample, with every key uncommented, must read back as the defaults. */
+static void test_sample_reads_back_as_the_defaults(void **state)
+{
+	char *text, *uncommented, *in, *out;
+	size_t len, i;
+	FILE *f = open_memstream(&text, &len);
+
+	assert_int_equal(conf_dump(&set, CONF_DUMP_INI, f), 0);
+	fclose(f);
+	uncommented = out = calloc(1, len + 1);
+	for (in = text; *in; in++)
+		if (!(*in == '#' && in[1] != ' ' && (in == text || in[-1] == '\n')))
+			*out++ = *in;
+	for (in = text; (in = strchr(in, '\n')) && in[1];) {
+		in++;
+		assert_true(strcspn(in, "\n") <= 100);
+	}
+	assert_int_equal(conf_read(&set, "sample", uncommented, strlen(uncommented), &err), 0);
+	for (i = 0; i < CONF_ROW__COUNT; i++)
+		assert_int_equal(set.origins->row[i].kind, CONF_FROM_FILE);
+	free(text);
+	free(uncommented);
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_defaults_are_in_range_and_print_as_written),
+		T(test_values_of_every_type_are_read),
+		T(test_units_are_exact),
+		T(test_errors_name_line_and_what_would_be_right),
+		T(test_long_lines_and_nul_bytes_are_refused),
+		T(test_command_line_wins_and_origins_are_kept),
+		T(test_reload_takes_over_only_what_may_change),
+		T(test_rules_across_keys),
+		T(test_missing_file_is_66),
+		T(test_sample_reads_back_as_the_defaults),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
