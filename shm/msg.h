@@ -55,12 +55,15 @@ struct page_class_info {
 	uint64_t bytes_per_page;  /* over all layers of this worker */
 };
 
+#define MSG_LOGPROBS_MAX 20 /* alternatives in one report */
+
 enum msg_seq_flags {
 	SEQ_FIRST = 1,  /* the slot starts a new sequence: forget what it held */
 	SEQ_SAMPLE = 2, /* sample after the last token of this entry */
 	SEQ_PREV = 4,   /* tokens[0] is the token this slot sampled in its previous step (n == 1) */
 	SEQ_PROMPT_LOGPROBS = 8, /* report the log-probability of each next prompt token */
 	SEQ_LAST = 16,           /* the slot is free after this step */
+	SEQ__ALL = 31,
 };
 
 /*
@@ -188,6 +191,17 @@ int msg_step_parse(const void *buf, size_t bytes, struct msg_step_view *ret_view
 int msg_result_parse(const void *buf, size_t bytes, struct msg_result_view *ret_view,
 	struct errbuf *err) MUST_CHECK;
 
+int msg_failed_parse(const void *buf, size_t bytes, struct msg_failed *ret_failed,
+	struct errbuf *err) MUST_CHECK;
+
+/*
+ * The header alone, to tell messages apart: at least a header long, `bytes` as the header says, and
+ * of a type we know. MSG_STOP is nothing more. Returns the type, or -EBADMSG with err.
+ */
+int msg_hdr_parse(const void *buf, size_t bytes, struct errbuf *err) MUST_CHECK;
+/* "STEP" ...; "?" for a value that is none of ours. */
+const char *msg_type_name(uint32_t type);
+
 /*
  * Lays out a MSG_STEP with the given counts in buf and returns a view whose pointers may be cast
  * to write the parts. Returns the bytes needed, or -EMSGSIZE when they exceed cap (buf may be NULL
@@ -197,5 +211,10 @@ int64_t msg_step_layout(void *buf, size_t cap, const struct msg_step *counts, ui
 	struct msg_step_view *ret_view) MUST_CHECK;
 int64_t msg_result_layout(void *buf, size_t cap, const struct msg_result *counts, uint64_t step,
 	struct msg_result_view *ret_view) MUST_CHECK;
+
+/* A MSG_STOP and a MSG_FAILED (text is cut to fit). Bytes, or -EMSGSIZE as above. */
+int64_t msg_stop_build(void *buf, size_t cap, uint64_t step) MUST_CHECK;
+int64_t msg_failed_build(
+	void *buf, size_t cap, uint64_t step, int error, const char *text) MUST_CHECK;
 
 #endif
