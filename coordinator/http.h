@@ -7,7 +7,11 @@
  *   - http_respond(): a whole body, or
  *   - http_stream_begin(), http_stream_write() any number of times, http_stream_end().
  * If the client goes away first, `on_gone` (set by the handler with http_watch()) is called once;
- * after it, or after respond/end, the exchange pointer is dead.
+ * after it, or after respond/end/abort, the exchange pointer is dead. A handler that sets no watch
+ * keeps a valid exchange whatever the client does, and still has to answer it.
+ *
+ * Everything here happens on the loop's thread. None of these functions calls back into the
+ * handler: on_gone comes from the loop's turn-end hook.
  */
 #ifndef COORDINATOR_HTTP_H
 #define COORDINATOR_HTTP_H
@@ -32,7 +36,7 @@ struct http_header {
 /* A request as received. Valid until the exchange ends; the body is NUL-terminated after body_len.
  */
 struct http_request {
-	const char *method; /* "GET" */
+	const char *method; /* "GET"; HEAD is shown as GET, and the body of the answer left out */
 	const char *path;   /* percent-decoded path without the query */
 	const char *query;  /* after '?', or "" */
 	const struct http_header *headers;
@@ -48,6 +52,8 @@ struct http_request {
 
 const char *http_header_get(const struct http_request *req, const char *lower_name);
 const struct http_request *http_request(const struct http_exchange *x);
+/* Frees the body once the handler has taken what it needs, long before a long answer is over. */
+void http_drop_body(struct http_exchange *x);
 
 /* Adds a header to the answer, before respond/stream_begin. Control characters are refused. */
 int http_add_header(struct http_exchange *x, const char *name, const char *value) MUST_CHECK;
@@ -71,7 +77,10 @@ void http_stream_end(struct http_exchange *x);
  * unterminated. */
 void http_stream_abort(struct http_exchange *x);
 
-/* Called once when the client goes away before the answer is complete. */
+/*
+ * Called once when the client goes away before the answer is complete. Half-closing is not going
+ * away. On TCP a client that closes looks like one that half-closes until something is sent to it.
+ */
 void http_watch(struct http_exchange *x, void (*on_gone)(void *user), void *user);
 
 /*
@@ -96,6 +105,9 @@ struct http_server_ops {
  * A server over listening sockets (coordinator/listen.h). It owns its connections, not the sockets.
  * http_server_drain() stops accepting and closes idle connections; `on_idle` fires when none is
  * left.
+ *
+ * http_server_free(): after loop_run() has returned for good, before or after loop_settle(); cuts
+ * the connections that are left, without calling on_gone.
  */
 int http_server_new(struct loop *loop, const struct http_limits *limits,
 	const struct http_server_ops *ops, struct http_server **ret_server) MUST_CHECK;
