@@ -15,11 +15,12 @@
  * flag. Without the fences 1 % of rounds lost their wake-up (tests/model/bell.pml finds it).
  *
  * Three bells are built of this:
- *   word  the sleeper is a worker or several: futex on a word in the waker's segment, which the
- *         sleeper maps read-only. bell_wait() / bell_ring_word().
- *   flag  the word itself is the news (a collective's step counter). bell_wait_reach() /
- *bell_post(). fd    the sleeper is the coordinator's loop: an eventfd polled by io_uring.
- *         bell_arm() / bell_ring_fd().
+ *
+ *	word  the sleeper is a worker or several: futex on a word in the waker's segment, which
+ *	      the sleeper maps read-only. bell_wait(), bell_ring_word().
+ *	flag  the word itself is the news (a collective's counter). bell_wait_reach(), bell_post().
+ *	fd    the sleeper is the coordinator's loop: an eventfd polled by io_uring.
+ *	      bell_arm(), bell_ring_fd().
  *
  * Every wait here has a liveness check and a deadline. Any thread may wait, but one struct
  * bell_armed serves one sleeping thread at a time.
@@ -95,6 +96,10 @@ int bell_ring_word(
 int bell_post(
 	struct bell_word *flag, uint32_t value, const struct bell_armed *const *armed, size_t n);
 
+/* Wakes all sleepers of a word or flag without news, so that they look at alive() now. The word may
+ * be mapped read-only. */
+void bell_wake(const struct bell_word *word);
+
 /*
  * Arms before sleeping in poll or io_uring. After it the caller must look at everything that may be
  * new once more, and sleep only when there is nothing; bell_disarm() when awake.
@@ -104,11 +109,11 @@ void bell_disarm(struct bell_armed *mine);
 
 /* Writes to an eventfd when its owner is armed for `news`. Returns 1 when it rang, 0 when nobody
  * slept, -errno (-EPIPE never: a dead owner leaves the counter). */
-int bell_ring_fd(const struct bell_armed *theirs, uint32_t news, int eventfd) MUST_CHECK;
+int bell_ring_fd(const struct bell_armed *theirs, uint32_t news, int fd) MUST_CHECK;
 
 /* An eventfd, non-blocking, close-on-exec; or -errno. bell_drain_fd() resets it. */
 int bell_open_fd(void) MUST_CHECK;
-void bell_drain_fd(int eventfd);
+void bell_drain_fd(int fd);
 
 /* For struct bell_how: user is a pidfd in an int *. 0 while the process runs, else -EPIPE (also for
  * a zombie, whom kill(pid, 0) takes for alive). */

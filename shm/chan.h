@@ -27,7 +27,6 @@ struct chan_worker {
 	struct ring_reader step;
 	struct ring_writer reply;
 	struct bell_how how;
-	bool slept; /* the last wait went past its spin */
 };
 
 /* ---- the coordinator ---- */

@@ -82,7 +82,7 @@ struct seg_geometry {
 	uint64_t generation;                        /* from 1 */
 	uint32_t workers;                           /* 1 .. SEG_WORKERS_MAX */
 	uint64_t step_ring_bytes, reply_ring_bytes; /* powers of two, RING_BYTES_MIN.. */
-	uint64_t comm_bytes; /* of each worker's collective area; 0: none; a multiple of SEG_PAGE */
+	uint64_t comm_bytes;                        /* of each worker's collective area; 0: none */
 };
 
 /* Offset 0 of every segment. Writer: the coordinator, before anyone else has it; then constant. */
@@ -181,7 +181,11 @@ void seg_group_set_lost(struct seg_group *g);
  */
 int seg_group_alive(void *group);
 
-/* One segment by itself (used by the group functions, tests and tools). */
+/*
+ * One segment by itself (used by the group functions, tests and tools). seg_attach() takes the fd
+ * over when it succeeds and leaves it alone when it fails; with `writable` it takes the segment for
+ * good: nobody can map it to write after that.
+ */
 int seg_create(struct seg *seg, enum seg_kind kind, uint32_t rank, const struct seg_geometry *g,
 	const struct conf *conf, struct errbuf *err) MUST_CHECK;
 int seg_attach(struct seg *seg, int fd, enum seg_kind kind, uint32_t rank, bool writable,

@@ -22,7 +22,6 @@
 	X(comm_wait_ns, "of which waiting for peers")                                              \
 	X(comm_bytes, "bytes this worker put into collectives")                                    \
 	X(wait_ns, "time waiting for a step")                                                      \
-	X(sleeps, "waits for a step that slept")                                                   \
 	X(nan_rows, "rows of logits that held a NaN")                                              \
 	X(load_ns, "time to load the shard")
 
