@@ -1,0 +1,77 @@
+#include "coordinator/queue.h"
+
+void queue_init(struct queue *q, uint32_t limit, mono_ns_t timeout_ns)
+{
+	*q = (struct queue){.limit = limit, .timeout_ns = timeout_ns};
+}
+
+int queue_push(struct queue *q, struct queue_item *item, mono_ns_t now)
+{
+	if (q->count >= q->limit)
+		return -EAGAIN;
+	*item = (struct queue_item){.prev = q->tail, .since = now, .queued = true};
+	if (q->tail)
+		q->tail->next = item;
+	else
+		q->head = item;
+	q->tail = item;
+	q->count++;
+	return 0;
+}
+
+void queue_push_front(struct queue *q, struct queue_item *item, mono_ns_t now)
+{
+	*item = (struct queue_item){
+		.next = q->head, .since = now, .queued = true, .in_front = true};
+	if (q->head)
+		q->head->prev = item;
+	else
+		q->tail = item;
+	q->head = item;
+	q->count++;
+}
+
+void queue_remove(struct queue *q, struct queue_item *item)
+{
+	if (!item->queued)
+		return;
+	if (item->prev)
+		item->prev->next = item->next;
+	else
+		q->head = item->next;
+	if (item->next)
+		item->next->prev = item->prev;
+	else
+		q->tail = item->prev;
+	*item = (struct queue_item){.since = item->since};
+	q->count--;
+}
+
+struct queue_item *queue_peek(const struct queue *q)
+{
+	return q->head;
+}
+
+/* Items joined in order of time; those in front do not expire, so the first other is the oldest. */
+static struct queue_item *oldest(const struct queue *q)
+{
+	struct queue_item *item = q->head;
+
+	while (item && item->in_front)
+		item = item->next;
+	return item;
+}
+
+struct queue_item *queue_expired(const struct queue *q, mono_ns_t now)
+{
+	struct queue_item *item = oldest(q);
+
+	return item && now >= item->since + q->timeout_ns ? item : NULL;
+}
+
+mono_ns_t queue_deadline(const struct queue *q)
+{
+	struct queue_item *item = oldest(q);
+
+	return item ? item->since + q->timeout_ns : 0;
+}
