@@ -1,6 +1,7 @@
 #include "tests/unit/sim.h"
 
 #include <setjmp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 

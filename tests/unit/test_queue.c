@@ -1,4 +1,5 @@
 #include <setjmp.h>
+#include <stdarg.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
