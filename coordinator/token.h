@@ -35,7 +35,9 @@ void token_ids_free(struct token_ids *ids);
 /*
  * Text with trust: an added token ("<|User|>", "<think>", ...) is matched only where every one of
  * its bytes is trusted; elsewhere the same characters stay text. trusted may be NULL (all trusted)
- * or text_len bytes of 0/1. Text must be valid UTF-8 (-EILSEQ otherwise). Appends to ret_ids.
+ * or text_len bytes of 0/1. Appends to ret_ids; on failure ret_ids keeps what it had.
+ * -EILSEQ: text is not valid UTF-8. -EFBIG: 2 GiB or more. -E2BIG: a pre-tokeniser pattern gave up
+ * (its match limit), so no split can be trusted. -ENOMEM.
  */
 int tokenizer_encode(const struct tokenizer *tok, struct token_scratch *s, const char *text,
 	size_t text_len, const uint8_t *trusted, bool add_bos_if_configured,
@@ -51,7 +53,17 @@ int64_t tokenizer_find(const struct tokenizer *tok, const char *text);
 int64_t tokenizer_bos(const struct tokenizer *tok); /* -1: none */
 int64_t tokenizer_eos(const struct tokenizer *tok);
 
-/* All of ids as text, special tokens shown or skipped; invalid UTF-8 becomes U+FFFD. malloc'd. */
+/*
+ * False: the system refused memory for compiled patterns and the interpreter is used, several times
+ * slower with the same result. Whoever loads a tokenizer says so once; this module does not log.
+ */
+bool tokenizer_has_jit(const struct tokenizer *tok);
+
+/*
+ * All of ids as text, special tokens shown or skipped; invalid UTF-8 becomes U+FFFD, one for each
+ * maximal broken part as Unicode recommends; unknown ids give nothing. malloc'd, with a NUL after
+ * it; NULL when there is no memory.
+ */
 char *tokenizer_decode(const struct tokenizer *tok, const uint32_t *ids, size_t n,
 	bool skip_special, size_t *ret_len);
 
