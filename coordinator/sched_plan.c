@@ -13,7 +13,7 @@ struct room {
 /* One entry as it would be with n tokens. */
 struct draft {
 	uint64_t pos, end; /* positions pos .. end-1 */
-	bool prev, sample, last;
+	bool prev, sample, last, reports;
 	uint64_t report_first;
 	uint32_t report_n;
 	uint64_t raw_first; /* first raw page of the window */
@@ -169,12 +169,13 @@ void sched_admit(struct sched *s, mono_ns_t now)
 
 static void draft_reports(struct draft *d, const struct sched_seq *q)
 {
-	uint64_t first = d->pos + 1, last = MIN(d->end, q->prompt_len - 1);
+	uint64_t first = MAX(d->pos, 1ull);
 
-	if (!q->prompt_logprobs || last < first)
+	d->reports = q->prompt_logprobs && d->pos < q->prompt_len;
+	if (!d->reports || d->end <= first)
 		return;
 	d->report_first = first;
-	d->report_n = (uint32_t)(last - first + 1);
+	d->report_n = (uint32_t)(d->end - first);
 }
 
 static struct draft draft_entry(const struct sched *s, const struct sched_seq *q, uint32_t n)
@@ -191,7 +192,7 @@ static struct draft draft_entry(const struct sched *s, const struct sched_seq *q
 	draft_reports(&d, q);
 	for (c = 0; c < PAGE__COUNT; c++)
 		d.take[c] = pages_for(&s->pages, c, d.end) - q->pages[c].end;
-	d.bytes = SCHED_ENTRY_FIXED + (n + 1) * sizeof(uint32_t) +
+	d.bytes = SCHED_ENTRY_FIXED + n * sizeof(uint32_t) +
 		  (d.take[PAGE_RAW] + d.take[PAGE_CSA] + d.take[PAGE_HCA]) * sizeof(uint32_t);
 	if (d.sample) {
 		d.bytes += q->bias_n * sizeof(struct msg_bias) + q->stop_n * sizeof(uint32_t);
@@ -298,7 +299,7 @@ static void fill_entry(
 		.prompt_alts = q->sampling.prompt_logprobs,
 	};
 	e->flags = (q->first ? SEQ_FIRST : 0) | (d->sample ? SEQ_SAMPLE : 0) |
-		   (d->prev ? SEQ_PREV : 0) | (d->report_n ? SEQ_PROMPT_LOGPROBS : 0) |
+		   (d->prev ? SEQ_PREV : 0) | (d->reports ? SEQ_PROMPT_LOGPROBS : 0) |
 		   (d->last ? SEQ_LAST : 0);
 }
 
@@ -311,6 +312,9 @@ static uint32_t plan_seq(struct sched *s, struct sched_plan *plan, struct sched_
 	struct draft d = {0};
 	int c;
 
+	if (q->prompt_logprobs && q->fed < q->prompt_len)
+		n = (uint32_t)MIN(
+			(uint64_t)n, q->prompt_len - q->fed); /* what is reported is prompt */
 	for (c = 0; c < PAGE__COUNT; c++)
 		s->due[c] -= q->pages[c].promised;
 	for (; n > 0; n /= 2) {

@@ -61,7 +61,7 @@ enum msg_seq_flags {
 	SEQ_FIRST = 1,  /* the slot starts a new sequence: forget what it held */
 	SEQ_SAMPLE = 2, /* sample after the last token of this entry */
 	SEQ_PREV = 4,   /* tokens[0] is the token this slot sampled in its previous step (n == 1) */
-	SEQ_PROMPT_LOGPROBS = 8, /* report the log-probability of each next prompt token */
+	SEQ_PROMPT_LOGPROBS = 8, /* report the log-probability of each of these tokens */
 	SEQ_LAST = 16,           /* the slot is free after this step */
 	SEQ__ALL = 31,
 };
@@ -76,9 +76,8 @@ enum msg_seq_flags {
  * [i*tokens_per_page, (i+1)*tokens_per_page), and the pages of a step cover every position up to
  * its last new one. Raw pages wholly before pos - 127 are released, in order, from the front.
  *
- * With SEQ_PROMPT_LOGPROBS an entry reports the prompt positions pos+1 .. pos+n that exist. When
- * the prompt goes on after the entry (pos + n < prompt_len), its token array holds one token more
- * than n: the next prompt token, not to be run, only to be reported.
+ * With SEQ_PROMPT_LOGPROBS, which is set on a sequence's entries from the first on, as far as its
+ * prompt goes, each of the entry's own tokens at a position > 0 is reported, given those before it.
  */
 struct msg_seq {
 	uint32_t slot;  /* 0 .. max_sequences-1 */

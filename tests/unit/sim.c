@@ -89,19 +89,18 @@ void sim_fini(struct sim *sim)
 static void copy_entry(struct sim_entry *to, const struct sched_entry *e)
 {
 	const struct sched_seq *q = e->seq;
-	uint64_t n;
 
 	assert_non_null(q);
 	assert_true(e->n >= 1);
 	*to = (struct sim_entry){.e = *e};
-	to->more = (e->flags & SEQ_PROMPT_LOGPROBS) && e->pos + e->n < q->prompt_len;
-	n = e->n + (to->more ? 1 : 0);
-	to->tokens = calloc(n, sizeof(uint32_t));
+	to->tokens = calloc(e->n, sizeof(uint32_t));
+	if (q->prompt_logprobs)
+		assert_int_equal(!!(e->flags & SEQ_PROMPT_LOGPROBS), e->pos < q->prompt_len);
 	if (e->flags & SEQ_PREV) {
 		assert_int_equal(e->n, 1);
 	} else {
 		assert_true(e->pos + e->n <= sched_known(q));
-		memcpy(to->tokens, q->tokens + e->pos, n * sizeof(uint32_t));
+		memcpy(to->tokens, q->tokens + e->pos, e->n * sizeof(uint32_t));
 	}
 	if (e->ban_stops) {
 		to->banned = q->stops;
@@ -230,15 +229,12 @@ static void run_entry(struct sim *sim, const struct sim_step *st, const struct s
 	for (i = 0; i < e->n; i++)
 		slot->hash = sim_hash(slot->hash, se->tokens[i]);
 	slot->pos += e->n;
-	for (i = 0; i < e->report_n; i++) {
-		uint64_t pos = e->report_first + i;
-
-		assert_true(pos - e->pos < e->n || (se->more && pos - e->pos == e->n));
-		out[(*n)++] = (struct msg_token){.slot = e->slot,
-			.pos = pos,
-			.token = se->tokens[pos - e->pos],
-			.flags = MSG_TOKEN_PROMPT};
-	}
+	for (i = 0; i < e->n && (e->flags & SEQ_PROMPT_LOGPROBS); i++)
+		if (e->pos + i > 0)
+			out[(*n)++] = (struct msg_token){.slot = e->slot,
+				.pos = e->pos + i,
+				.token = se->tokens[i],
+				.flags = MSG_TOKEN_PROMPT};
 	slot->has_sample = (e->flags & SEQ_SAMPLE) != 0;
 	if (slot->has_sample) {
 		slot->sampled = sim_token(slot->hash, sim->vocab, se->banned, se->banned_n);

@@ -36,10 +36,9 @@ struct sim_slot {
 
 struct sim_entry {
 	struct sched_entry e;
-	uint32_t *tokens; /* e.n, and one more where the prompt goes on */
+	uint32_t *tokens; /* e.n */
 	uint32_t banned_n;
 	const uint32_t *banned;
-	bool more;
 };
 
 struct sim_step {
