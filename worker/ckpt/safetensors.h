@@ -21,10 +21,15 @@
 /* X(name in the file, C suffix, bytes an element) */
 #define ST_DTYPES(X)                                                                               \
 	X("F32", F32, 4)                                                                           \
-	X("BF16", BF16, 2) X("F16", F16, 2) X("F8_E4M3", F8_E4M3, 1) X("F8_E8M0", F8_E8M0, 1)      \
-		X("I8", I8, 1) X("U8", U8, 1) X("I64", I64, 8) X("I32", I32, 4) X("BOOL", BOOL, 1) \
-			X("F8_E5M2", F8_E5M2, 1) X("F64", F64, 8) X("I16", I16, 2)                 \
-				X("U16", U16, 2) X("U32", U32, 4) X("U64", U64, 8)
+	X("BF16", BF16, 2)                                                                         \
+	X("F16", F16, 2)                                                                           \
+	X("F8_E4M3", F8_E4M3, 1)                                                                   \
+	X("F8_E8M0", F8_E8M0, 1)                                                                   \
+	X("I8", I8, 1)                                                                             \
+	X("U8", U8, 1)                                                                             \
+	X("I64", I64, 8) X("I32", I32, 4) X("BOOL", BOOL, 1) X("F8_E5M2", F8_E5M2, 1)              \
+		X("F64", F64, 8) X("I16", I16, 2) X("U16", U16, 2) X("U32", U32, 4)                \
+			X("U64", U64, 8)
 
 enum st_dtype {
 #define X(name, suffix, bytes) ST_##suffix,

@@ -47,6 +47,14 @@ enum tensor_types {
 
 enum tensor_init { TENSOR_INIT_LINEAR, TENSOR_INIT_NORM, TENSOR_INIT_UNIT, TENSOR_INIT_IDS };
 
+enum tensor_released {
+	TENSOR_RELEASED_BF16,
+	TENSOR_RELEASED_F32,
+	TENSOR_RELEASED_FP8,
+	TENSOR_RELEASED_EXPERT,
+	TENSOR_RELEASED_I64,
+};
+
 /* What the elements of a tensor are. */
 enum ckpt_elem {
 	CKPT_F32,
@@ -76,6 +84,7 @@ struct tensor_row {
 	enum tensor_split split;
 	enum tensor_types types;
 	enum tensor_init init;
+	enum tensor_released released;
 };
 const struct tensor_row *tensor_row(enum tensor_kind kind);
 
@@ -107,6 +116,9 @@ struct tensor_block {
 	uint32_t rows, cols;
 };
 struct tensor_block tensor_block(const struct model_config *cfg, enum ckpt_elem elem);
+
+/* The type the tensor has in a released model of this configuration; load=dummy makes it. */
+enum ckpt_elem tensor_released_elem(const struct model_config *cfg, enum tensor_kind kind);
 
 /* Writes the released name ("layers.3.ffn.experts.7.w1.weight"); layer, expert -1 where none. */
 enum { TENSOR_NAME_MAX = 128 };
