@@ -194,7 +194,7 @@ static bool within(uint64_t off, uint64_t n, uint64_t count)
 static int check_seq(const struct msg_step_view *v, uint32_t i, struct errbuf *err)
 {
 	const struct msg_seq *q = &v->seqs[i];
-	uint64_t pages = 0, tokens = q->n;
+	uint64_t pages = 0;
 	int c;
 
 	for (c = 0; c < PAGE__COUNT; c++)
@@ -207,18 +207,11 @@ static int check_seq(const struct msg_step_view *v, uint32_t i, struct errbuf *e
 		return bad(err, "sequence %u takes its last sample but has %u tokens", i, q->n);
 	if (q->pos > INT64_MAX - (uint64_t)UINT32_MAX)
 		return bad(err, "sequence %u is at position %llu", i, (unsigned long long)q->pos);
-	if (q->flags & (SEQ_SAMPLE | SEQ_PROMPT_LOGPROBS)) {
-		if (q->sample >= v->step->nsample)
-			return bad(err, "sequence %u samples by %u of %u", i, q->sample,
-				v->step->nsample);
-		/* the next prompt token comes along, to be reported and not run */
-		if (q->flags & SEQ_PROMPT_LOGPROBS &&
-			q->pos + q->n < v->samples[q->sample].prompt_len)
-			tokens++;
-	}
-	if (!within(q->token_off, tokens, v->step->ntoken))
-		return bad(err, "sequence %u has tokens %u+%llu of %u", i, q->token_off,
-			(unsigned long long)tokens, v->step->ntoken);
+	if (q->flags & (SEQ_SAMPLE | SEQ_PROMPT_LOGPROBS) && q->sample >= v->step->nsample)
+		return bad(err, "sequence %u samples by %u of %u", i, q->sample, v->step->nsample);
+	if (!within(q->token_off, q->n, v->step->ntoken))
+		return bad(err, "sequence %u has tokens %u+%u of %u", i, q->token_off, q->n,
+			v->step->ntoken);
 	if (!within(q->page_off, pages, v->step->npage))
 		return bad(err, "sequence %u has pages %u+%llu of %u", i, q->page_off,
 			(unsigned long long)pages, v->step->npage);

@@ -28,7 +28,6 @@ struct sim_slot {
 	uint64_t pos, hash;
 	bool has_sample;
 	uint32_t sampled; /* in its last entry */
-	uint64_t sampled_step;
 	uint64_t raw_first, end[PAGE__COUNT];
 	uint32_t *ids[PAGE__COUNT]; /* every page ever appended */
 	uint64_t epoch;
