@@ -1,0 +1,56 @@
+#include "kernels/cpu/ctx.h"
+
+#include <stdlib.h>
+
+#include "kernels/cpu/run.h"
+
+size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
+{
+	size_t pairs = (size_t)l->max_tokens * l->experts_per_token;
+	size_t cand = 8 * (size_t)KERN_TOPK_CAP(l->topk);
+	size_t need = 0, x, max_k = MAX((size_t)l->max_k, (size_t)l->heads * KERN_HEAD);
+
+	x = (size_t)KERN_ROW_BLOCK * max_k * sizeof(float); /* rounded activations */
+	x += n * ((size_t)l->max_k * sizeof(float) + KERN_PANEL_BYTES);
+	need = MAX(need, x);
+	x = (2 * pairs + 2 * (size_t)l->experts + 8) * sizeof(uint32_t);
+	x += n * ((size_t)KERN_ROW_BLOCK * (l->max_k + 64) * sizeof(float) +
+			 2 * (size_t)l->max_k * sizeof(float) + KERN_PANEL_BYTES);
+	need = MAX(need, x);
+	x = n * KERN_KEY_TILE * ((size_t)l->heads + KERN_HEAD) * sizeof(float);
+	need = MAX(need, x);
+	x = KERN_SELECT_ROWS * (cand + KERN_SELECT_CHUNK * sizeof(float) +
+				       (size_t)l->index_heads * sizeof(float)) +
+	    n * (cand + KERN_PANEL_BYTES);
+	need = MAX(need, x);
+	x = n * 8 * (size_t)MAX(l->world, 1u) * l->topk;
+	need = MAX(need, x);
+	return ALIGN_UP(need + (n + 8) * 4096, 4096);
+}
+
+int kern_cpu_ctx_init(
+	struct kern_cpu_ctx *c, const struct kern_cpu_limits *l, unsigned n, uint64_t spin_ns)
+{
+	struct kern_cpu_ctx made = {.n = MAX(n, 1u)};
+	void *p;
+	int rc;
+
+	made.scratch_bytes = kern_cpu_scratch_bytes(l, made.n);
+	if (posix_memalign(&p, 4096, made.scratch_bytes))
+		return -ENOMEM;
+	made.scratch = p;
+	rc = kern_threads_new(made.n, spin_ns, &made.threads);
+	if (rc) {
+		free(p);
+		return rc;
+	}
+	*c = made;
+	return 0;
+}
+
+void kern_cpu_ctx_free(struct kern_cpu_ctx *c)
+{
+	kern_threads_free(c->threads);
+	free(c->scratch);
+	*c = (struct kern_cpu_ctx){0};
+}

@@ -1,0 +1,52 @@
+/* One row's norm, rotation and Hadamard transform, shared by the ops and by the fused ones. */
+#ifndef KERNELS_CPU_ROTATE_H
+#define KERNELS_CPU_ROTATE_H
+
+#include <stdbool.h>
+
+#include "kernels/cpu/math.h"
+#include "kernels/kern.h"
+
+/* y = x / rms(x) * w; w NULL: no weight. y may be x. */
+static inline void kern_norm_row(const float *x, const float *w, uint32_t d, float eps, float *y)
+{
+	float s = kern_rms_scale(x, d, eps);
+
+	if (w)
+		for (uint32_t i = 0; i < d; i++)
+			y[i] = x[i] * s * w[i];
+	else
+		for (uint32_t i = 0; i < d; i++)
+			y[i] = x[i] * s;
+}
+
+/* Rotates the 32 pairs of x[64] by cs[64] = cos, sin, ...; y may be x. */
+static inline void kern_rotate_row(const float *x, const float *cs, bool inverse, float *y)
+{
+	for (uint32_t i = 0; i < KERN_ROPE; i += 2) {
+		float a = x[i], b = x[i + 1], co = cs[i], si = inverse ? -cs[i + 1] : cs[i + 1];
+
+		y[i] = a * co - b * si;
+		y[i + 1] = a * si + b * co;
+	}
+}
+
+/* The normalised 128-point Walsh-Hadamard transform: strides 1, 2, .. 64, then the scale. */
+static inline void kern_hadamard_row(const float *x, float *y)
+{
+	float t[KERN_INDEX];
+
+	memcpy(t, x, sizeof(t));
+	for (uint32_t h = 1; h < KERN_INDEX; h *= 2)
+		for (uint32_t i = 0; i < KERN_INDEX; i += 2 * h)
+			for (uint32_t j = i; j < i + h; j++) {
+				float a = t[j], b = t[j + h];
+
+				t[j] = a + b;
+				t[j + h] = a - b;
+			}
+	for (uint32_t i = 0; i < KERN_INDEX; i++)
+		y[i] = t[i] * 0x1.6a09e6p-4f; /* 128^-1/2 */
+}
+
+#endif

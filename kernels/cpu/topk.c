@@ -1,0 +1,173 @@
+#include "kernels/cpu/topk.h"
+
+/* A key whose unsigned order is the float's: -inf lowest, +inf highest. No NaN, no -0 here. */
+static uint32_t key_of(float v)
+{
+	uint32_t u = kern_bits(v);
+
+	return u & 0x80000000 ? ~u : u | 0x80000000;
+}
+
+/* Buckets of 2048, 2048 and 1024: bits 31..21, 20..10, 9..0. */
+struct radix {
+	uint32_t shift, mask;
+};
+static const struct radix PASS[] = {{21, 2047}, {10, 2047}, {0, 1023}};
+
+/* The k-th greatest key (1 <= k <= n), and how many keys are greater. */
+static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_greater)
+{
+	uint32_t prefix = 0, fixed = 0, greater = 0;
+
+	for (size_t p = 0; p < ARRAY_LEN(PASS); p++) {
+		uint32_t count[2048] = {0}, b = PASS[p].mask;
+
+		for (uint32_t i = 0; i < n; i++) {
+			uint32_t key = key_of(v[i]);
+
+			if ((key & fixed) == prefix)
+				count[key >> PASS[p].shift & PASS[p].mask]++;
+		}
+		while (greater + count[b] < k)
+			greater += count[b--];
+		prefix |= b << PASS[p].shift;
+		fixed |= PASS[p].mask << PASS[p].shift;
+	}
+	*ret_greater = greater;
+	return prefix;
+}
+
+void KERN_FN(topk_cut)(struct kern_topk *t)
+{
+	uint32_t greater, key, ties, kept = 0;
+
+	if (t->n <= t->k || !t->k) {
+		t->n = MIN(t->n, t->k);
+		return;
+	}
+	key = kth_key(t->v, t->n, t->k, &greater);
+	ties = t->k - greater;
+	for (uint32_t i = 0; i < t->n; i++) {
+		uint32_t u = key_of(t->v[i]);
+
+		if (u < key || (u == key && !ties))
+			continue;
+		ties -= u == key;
+		t->v[kept] = t->v[i];
+		t->e[kept++] = t->e[i];
+	}
+	t->n = kept;
+	t->cut = true;
+	t->floor = kern_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
+}
+
+uint32_t KERN_FN(topk_finish)(struct kern_topk *t, int32_t *entries, float *values)
+{
+	KERN_FN(topk_cut)(t);
+	for (uint32_t i = 0; i < t->k; i++) {
+		entries[i] = i < t->n ? (int32_t)t->e[i] : -1;
+		if (values)
+			values[i] = i < t->n ? t->v[i] : 0;
+	}
+	return t->n;
+}
+
+struct topk_job {
+	const struct kern_topk_args *a;
+	char *memory;
+};
+
+static void topk_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
+{
+	const struct topk_job *j = job;
+	const struct kern_topk_args *a = j->a;
+	struct kern_part p = kern_part(a->rows, 1, i, n);
+	struct kern_topk t;
+
+	for (size_t r = p.begin; r < p.end; r++) {
+		kern_topk_init(&t, j->memory + i * 8 * KERN_TOPK_CAP(a->k), a->k);
+		for (uint32_t e = 0; e < a->n[r]; e++)
+			kern_topk_push(&t, a->scores[r * a->ld + e], a->first + e);
+		a->count[r] = KERN_FN(topk_finish)(
+			&t, a->entries + r * a->k, a->values ? a->values + r * a->k : NULL);
+		if (a->nan)
+			a->nan[r] = t.nan;
+	}
+}
+
+int KERN_FN(topk)(const struct kern_topk_args *a, void *stream)
+{
+	struct kern_cpu_ctx *c = stream;
+	struct kern_arena arena = kern_arena(c);
+	struct topk_job j = {a, kern_arena_get(&arena, c->n * 8 * KERN_TOPK_CAP(a->k))};
+
+	if (!a->k || !j.memory)
+		return -EINVAL;
+	kern_run(c, (size_t)a->rows * a->ld * 4, topk_part, &j);
+	return 0;
+}
+
+/*
+ * Merging: the lists ascend by entry and share none, so taking the lowest head of all lists gives
+ * the candidates in ascending order, and the cut is the same as for one worker.
+ */
+static void merge_row(const struct kern_index_merge_args *a, size_t r, char *memory, uint32_t *head)
+{
+	struct kern_topk t;
+
+	t = (struct kern_topk){.v = (float *)memory, .k = a->k, .cap = a->lists * a->k};
+	t.e = (uint32_t *)(t.v + t.cap);
+	memset(head, 0, a->lists * sizeof(*head));
+	for (;;) {
+		uint32_t from = UINT32_MAX;
+		int32_t best = INT32_MAX;
+
+		for (uint32_t l = 0; l < a->lists; l++) {
+			size_t row = (size_t)l * a->rows + r;
+
+			if (head[l] < a->counts[row] && a->entries[row * a->k + head[l]] < best) {
+				best = a->entries[row * a->k + head[l]];
+				from = l;
+			}
+		}
+		if (from == UINT32_MAX)
+			break;
+		kern_topk_push(&t, a->values[((size_t)from * a->rows + r) * a->k + head[from]++],
+			(uint32_t)best);
+	}
+	a->out_count[r] = KERN_FN(topk_finish)(&t, a->out_entries + r * a->k, NULL);
+}
+
+struct merge_job {
+	const struct kern_index_merge_args *a;
+	char *memory;
+	uint32_t *heads;
+};
+
+static void merge_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
+{
+	const struct merge_job *j = job;
+	const struct kern_index_merge_args *a = j->a;
+	struct kern_part p = kern_part(a->rows, 1, i, n);
+
+	for (size_t r = p.begin; r < p.end; r++)
+		merge_row(a, r, j->memory + (size_t)i * 8 * a->lists * a->k,
+			j->heads + (size_t)i * a->lists);
+}
+
+int KERN_FN(index_merge)(const struct kern_index_merge_args *a, void *stream)
+{
+	struct kern_cpu_ctx *c = stream;
+	struct kern_arena arena = kern_arena(c);
+	struct merge_job j = {.a = a};
+
+	for (size_t i = 0; i < (size_t)a->lists * a->rows; i++)
+		if (a->counts[i] > a->k)
+			return -EINVAL;
+	j.memory = kern_arena_get(&arena, (size_t)c->n * 8 * a->lists * a->k);
+	j.heads = kern_arena_get(&arena, (size_t)c->n * a->lists * sizeof(uint32_t));
+	if (!a->k || !j.memory || !j.heads)
+		return -EINVAL;
+	kern_run(c, (size_t)a->rows * a->lists * a->k * 8, merge_part, &j);
+	return 0;
+}

@@ -1,0 +1,119 @@
+/* The table of ops, and what a caller computes once for a step. */
+#include "kernels/kern.h"
+
+#include "kernels/cpu/variant.h"
+#include "kernels/layout.h"
+
+#define KERN_OP(name, abs_tol, rel_tol, doc) {#name, NULL, doc, abs_tol, rel_tol},
+#define KERN_FUSED(name, covers, doc)        {#name, #covers, doc, 0, 0},
+const struct kern_op_info kern_op_table[KERN_OP__COUNT] = {
+#include "kernels/ops.def"
+};
+#undef KERN_OP
+#undef KERN_FUSED
+
+/* Fastest first. */
+static const struct {
+	const char *name;
+	bool (*runs)(void);
+	const struct kern_ops *ops;
+} CPU_VARIANTS[] = {
+	{"avx512", kern_cpu_has_avx512, &kern_avx512_ops},
+	{"avx2", kern_cpu_has_avx2, &kern_avx2_ops},
+	{"reference", kern_cpu_has_baseline, &kern_cpu_ops},
+};
+
+int kern_ops_get(enum kern_backend backend, const char *variant, struct kern_ops *ret_ops,
+	struct errbuf *err)
+{
+	bool any = !variant || !strcmp(variant, "auto");
+
+	if (backend != KERN_CPU)
+		return err_set(err, -ENOTSUP, EXIT_CONFIG_ERR,
+			"this build has no kernels for backend = cuda; use cpu");
+	for (size_t i = 0; i < ARRAY_LEN(CPU_VARIANTS); i++) {
+		if (!any && strcmp(variant, CPU_VARIANTS[i].name))
+			continue;
+		if (CPU_VARIANTS[i].runs()) {
+			*ret_ops = *CPU_VARIANTS[i].ops;
+			return 0;
+		}
+		if (!any)
+			return err_set(err, -ENOTSUP, EXIT_CONFIG_ERR,
+				"this CPU does not run the %s kernels", variant);
+	}
+	return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
+		"no CPU kernels called '%s': auto, reference, avx2 or avx512", variant);
+}
+
+size_t kern_kv_page_bytes(enum kern_dtype format)
+{
+	return KERN_PAGE * kern_kv_row_bytes(format);
+}
+
+size_t kern_index_page_bytes(enum kern_dtype format)
+{
+	return KERN_PAGE * (kern_index_value_bytes(format) + kern_index_scale_bytes(format));
+}
+
+size_t kern_compress_floats(uint32_t ratio, uint32_t dim)
+{
+	return ratio == 4 ? (size_t)8 * 2 * 2 * dim : (size_t)128 * 2 * dim;
+}
+
+static uint32_t rows_of(const struct kern_seq *s, uint32_t ratio)
+{
+	return ratio == 1 ? s->n : kern_finished(s, ratio);
+}
+
+uint32_t kern_rows_count(const struct kern_batch *b, uint32_t ratio)
+{
+	uint32_t n = 0;
+
+	for (uint32_t q = 0; q < b->nseq; q++)
+		n += rows_of(&b->seqs[q], ratio);
+	return n;
+}
+
+void kern_rows_fill(const struct kern_batch *b, struct kern_rows *rows)
+{
+	rows->n = 0;
+	for (uint32_t q = 0; q < b->nseq; q++) {
+		const struct kern_seq *s = &b->seqs[q];
+		uint32_t first = s->pos0 / rows->ratio, n = rows_of(s, rows->ratio);
+
+		for (uint32_t i = 0; i < n; i++) {
+			rows->seq[rows->n] = q;
+			rows->index[rows->n] = first + i;
+			rows->pos[rows->n++] = (first + i) * rows->ratio;
+		}
+	}
+}
+
+/* Dim whose wavelength fits `turns` into the original context (model.md 4). */
+static double yarn_dim(const struct kern_rope_desc *d, double turns)
+{
+	return KERN_ROPE * log(d->original / (2 * M_PI * turns)) / (2 * log(d->base));
+}
+
+void kern_rope_theta(const struct kern_rope_desc *d, float theta[32])
+{
+	double low = 0, high = 0;
+
+	if (d->factor > 0) {
+		low = fmax(0, floor(yarn_dim(d, d->beta_fast)));
+		high = fmin(KERN_ROPE - 1, ceil(yarn_dim(d, d->beta_slow)));
+		if (low == high)
+			high += 0.001;
+	}
+	for (int i = 0; i < KERN_ROPE / 2; i++) {
+		float t = 1.0f / (float)pow(d->base, 2.0 * i / KERN_ROPE);
+
+		if (d->factor > 0) {
+			float s = 1.0f - (float)fmin(1, fmax(0, (i - low) / (high - low)));
+
+			t = t / (float)d->factor * (1.0f - s) + t * s;
+		}
+		theta[i] = t;
+	}
+}
