@@ -1,0 +1,235 @@
+#include "coordinator/api.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/api_impl.h"
+
+/*
+ * TO ADD AN ENDPOINT: one row here, its handler (api_info.c for a plain GET, else a file of its
+ * own), its row in docs/api.md and its cases in tests/unit/test_api.c. A path that ends in "/"
+ * stands for all below it; the handler gets the rest.
+ */
+static const struct api_route {
+	const char *method, *path;
+	api_handler handler;
+	const char *doc;
+} api_routes[] = {
+	{"POST", "/v1/chat/completions", api_chat, "answers to a conversation"},
+	{"POST", "/v1/completions", api_completions, "text that goes on from a prompt"},
+	{"POST", "/tokenize", api_tokenize, "text or a conversation to token ids"},
+	{"POST", "/detokenize", api_detokenize, "token ids to text"},
+	{"GET", "/v1/models", api_models, "the model served"},
+	{"GET", "/v1/models/", api_model, "one model by its id"},
+	{"GET", "/health", api_health, "200 when every worker is ready"},
+	{"GET", "/status", api_status, "configuration, workers, queue, cache"},
+	{"GET", "/version", api_version, "the version of heddle"},
+	{"GET", "/metrics", api_metrics, "metrics as Prometheus text"},
+};
+
+/* Does the path match? *ret_rest is what follows a route that ends in "/". */
+static bool api_match(const char *route, const char *path, const char **ret_rest)
+{
+	size_t len = strlen(route);
+
+	*ret_rest = "";
+	if (route[len - 1] != '/')
+		return !strcmp(route, path);
+	*ret_rest = path + len;
+	return !strncmp(route, path, len) && path[len];
+}
+
+/* No route has this method here: 405 with the methods the path does have, or 404 with all paths. */
+static void api_no_route(struct http_exchange *x, const struct http_request *req)
+{
+	char text[400] = "", allow[64] = "";
+	const char *rest;
+	size_t i, n = 0;
+
+	for (i = 0; i < ARRAY_LEN(api_routes); i++) {
+		n += (size_t)snprintf(
+			text + n, sizeof(text) - n, "%s%s", i ? ", " : "", api_routes[i].path);
+		n = MIN(n, sizeof(text) - 1);
+		if (api_match(api_routes[i].path, req->path, &rest))
+			snprintf(allow, sizeof(allow), "%s", api_routes[i].method);
+	}
+	if (!*allow) {
+		api_error(x, 404, NULL, "not_found", "there is no %.100s; there are %s", req->path,
+			text);
+		return;
+	}
+	(void)!http_add_header(x, "allow", allow);
+	api_error(x, 405, NULL, "method_not_allowed", "%.100s takes %s, not %.16s", req->path,
+		allow, req->method);
+}
+
+/* A browser cannot send this type across origins without asking first; curl -d forgets it. */
+static bool api_type_ok(const struct http_request *req)
+{
+	const char *type = http_header_get(req, "content-type");
+
+	if (!type)
+		return true;
+	type += strspn(type, " \t");
+	return !strncasecmp(type, API_JSON, strlen(API_JSON)) &&
+	       strchr("; \t", type[strlen(API_JSON)]);
+}
+
+void api_on_request(void *user, struct http_exchange *x)
+{
+	const struct http_request *req = http_request(x);
+	struct api *api = user;
+	const char *rest;
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(api_routes); i++) {
+		if (strcmp(api_routes[i].method, req->method) ||
+			!api_match(api_routes[i].path, req->path, &rest))
+			continue;
+		if (!strcmp(req->method, "POST") && !api_type_ok(req))
+			api_error(x, 415, NULL, "unsupported_media_type",
+				"content-type must be application/json");
+		else
+			api_routes[i].handler(api, x, rest);
+		return;
+	}
+	api_no_route(x, req);
+}
+
+const char *api_error_type(int status)
+{
+	if (status == 429)
+		return "rate_limit_error";
+	if (status == 503)
+		return "service_unavailable_error";
+	return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+void api_error(struct http_exchange *x, int status, const char *param, const char *code,
+	const char *fmt, ...)
+{
+	char text[768];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	/* a full queue moves within seconds; a group of workers needs some more to come back */
+	if (status == 429 || status == 503)
+		(void)!http_add_header(x, "retry-after", status == 429 ? "1" : "5");
+	http_respond_error(x, status, api_error_type(status), param, code, "%s", text);
+}
+
+void api_respond_json(struct http_exchange *x, int status, json_t *value)
+{
+	char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+
+	json_decref(value);
+	if (text)
+		http_respond(x, status, API_JSON, text, strlen(text));
+	else
+		api_error(x, 500, NULL, NULL, "out of memory");
+	free(text);
+}
+
+static int api_set_name(struct api *api, const struct conf *conf, struct errbuf *err)
+{
+	char real[PATH_MAX], *slash;
+
+	if (*conf->model_name) {
+		snprintf(api->name, sizeof(api->name), "%s", conf->model_name);
+	} else {
+		if (!realpath(conf->model_path, real))
+			return err_set(err, -errno, EXIT_NO_INPUT, "model.path %s: %s",
+				conf->model_path, strerror(errno));
+		slash = strrchr(real, '/');
+		snprintf(api->name, sizeof(api->name), "%.1000s", slash ? slash + 1 : real);
+	}
+	if (!outbuf_utf8_valid(api->name, strlen(api->name)))
+		return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
+			"the model's name is not valid UTF-8: set model.name");
+	return 0;
+}
+
+int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engine,
+	struct api **ret_api, struct errbuf *err)
+{
+	const struct stop_string close = {"</think>", strlen("</think>")};
+	struct api *api = calloc(1, sizeof(*api));
+	int ret;
+
+	if (!api)
+		return err_set(err, -ENOMEM, EXIT_OS_ERR, "out of memory");
+	api->loop = loop;
+	api->conf = conf;
+	api->engine = engine;
+	api->started = time(NULL);
+	api->started_ns = mono_now();
+	ret = api_set_name(api, &conf->conf, err);
+	if (!ret)
+		ret = tokenizer_load(conf->conf.model_path, &api->tok, err);
+	if (!ret)
+		ret = gendef_load(
+			conf->conf.model_path, tokenizer_eos(api->tok), &api->gendef, err);
+	if (!ret && !api->gendef.eos_n)
+		ret = err_set(err, -EINVAL, EXIT_DATA_ERR,
+			"no token ends an answer: neither tokenizer_config.json nor "
+			"generation_config.json in %s names an end token",
+			conf->conf.model_path);
+	if (!ret)
+		ret = param_defaults(&conf->conf, api->gendef.json, &api->defaults, err);
+	if (!ret && stop_set_new(&close, 1, &api->think))
+		ret = err_set(err, -ENOMEM, EXIT_OS_ERR, "out of memory");
+	if (ret) {
+		api_free(api);
+		return ret;
+	}
+	*ret_api = api;
+	return 0;
+}
+
+void api_reload(struct api *api, const struct conf_set *conf)
+{
+	struct params defaults;
+
+	api->conf = conf;
+	/* the file was read at start and is good: with these keys in range this cannot fail */
+	if (!param_defaults(&conf->conf, api->gendef.json, &defaults, NULL))
+		api->defaults = defaults;
+}
+
+uint32_t api_running(const struct api *api)
+{
+	return api->task_n;
+}
+
+void api_abort_all(struct api *api, const char *why)
+{
+	struct api_task *t, *next;
+
+	api->closing = true;
+	for (t = api->tasks; t; t = next) {
+		next = t->next;
+		/* one that a pool thread is reading meets `closing` when it comes back */
+		if (t->abort)
+			t->abort(t, why);
+	}
+}
+
+struct api *api_free(struct api *api)
+{
+	if (!api)
+		return NULL;
+	while (api->tasks)
+		task_end(api->tasks);
+	while (api->spare_n)
+		token_scratch_free(api->spares[--api->spare_n]);
+	stop_set_free(api->think);
+	gendef_fini(&api->gendef);
+	tokenizer_free(api->tok);
+	outbuf_fini(&api->line);
+	free(api);
+	return NULL;
+}
