@@ -54,8 +54,8 @@ static int refuse(const struct reader *r, const char *key, const json_t *v, cons
 	char text[96];
 
 	if (!v)
-		return err_set(r->err, -EINVAL, EXIT_CONFIG_ERR, "%s: %s is missing; %s", r->name,
-			key, what);
+		return err_set(r->err, -EINVAL, EXIT_CONFIG_ERR, "%s: %s%s is missing; %s", r->name,
+			r->prefix, key, what);
 	show(v, text, sizeof(text));
 	return err_set(r->err, -EINVAL, EXIT_CONFIG_ERR, "%s: %s%s is %s; %s", r->name, r->prefix,
 		key, text, what);
