@@ -19,6 +19,7 @@ struct run {
 	const struct ckpt *ck;
 	bool hf;
 	size_t placed, done, open, most_open;
+	void **held; /* what place() gave and done() has not freed: two for each entry */
 	uint64_t last, total;
 	int fail_place, fail_done; /* at this call */
 	uint64_t cancel_at;
@@ -35,11 +36,11 @@ static int place(void *user, const struct plan_item *it, void **ret_data, void *
 	r->most_open = MAX(r->most_open, r->open);
 	if (r->fail_place && (int)r->placed == r->fail_place)
 		return err_set(err, -ENOMEM, 71, "no place");
-	*ret_data = malloc(it->bytes);
+	*ret_data = r->held[2 * it->entry] = malloc(it->bytes);
 	memset(*ret_data, 0xa5, it->bytes);
 	assert_true((ret_scales != NULL) == (it->scale_bytes != 0));
 	if (ret_scales) {
-		*ret_scales = malloc(it->scale_bytes);
+		*ret_scales = r->held[2 * it->entry + 1] = malloc(it->scale_bytes);
 		memset(*ret_scales, 0xa5, it->scale_bytes);
 	}
 	return 0;
@@ -102,6 +103,7 @@ static int done(
 		ret = err_set(err, -EPROTO, 70, "not wanted");
 	free(data);
 	free(scales);
+	r->held[2 * it->entry] = r->held[2 * it->entry + 1] = NULL;
 	return ret;
 }
 
@@ -125,11 +127,17 @@ static int load(struct run *r, uint32_t rank, uint32_t world, const struct load_
 	err->text[0] = '\0';
 	assert_int_equal(plan_build(r->ck, rank, world, &p, err), 0);
 	r->placed = r->done = r->open = r->most_open = r->last = 0;
+	r->held = calloc(2 * r->ck->entry_n, sizeof(void *));
 	ret = load_run(r->ck, &p, opts, &ops, stats, err);
 	if (ret == 0) {
 		assert_int_equal(r->done, p.n);
 		assert_int_equal(r->last, p.bytes);
 	}
+	for (size_t i = 0; i < 2 * r->ck->entry_n; i++) {
+		assert_true(ret < 0 || !r->held[i]);
+		free(r->held[i]);
+	}
+	free(r->held);
 	plan_fini(&p);
 	return ret;
 }
