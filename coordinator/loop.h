@@ -36,7 +36,7 @@ struct loop_event {
 	loop_fn fn;
 	void *user;
 	/* private to loop.c */
-	struct loop_event *next;
+	struct loop_event *next, *prev;
 	const void *buf;
 	size_t len;
 	int fd;
@@ -70,9 +70,10 @@ void loop_settle(struct loop *loop);
 
 /*
  * Multishot poll (poll(2) masks; POLLHUP and POLLERR always come). fn gets the mask each time
- * something WAKES the file: read or write until -EAGAIN, there is no reminder. The loop re-arms by
- * itself where the kernel ended the multishot; `more` is false only with an error (res < 0).
- * Cancel before you close the file: the kernel holds it while it is polled.
+ * something WAKES the file: read or write until -EAGAIN, there is no reminder (and now and then a
+ * call with nothing new). The loop re-arms by itself where the kernel ended the multishot; `more`
+ * is false only with an error (res < 0). Cancel before you close the file: the kernel holds it
+ * while it is polled.
  *
  * These three return 0, or -EBUSY when the event is not idle.
  */
