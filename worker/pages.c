@@ -19,7 +19,7 @@ uint32_t pages_tokens(enum page_class c)
 
 uint64_t pages_for(enum page_class c, uint64_t tokens)
 {
-	return DIV_UP(tokens / ratio_of[c], PAGE_ROWS);
+	return DIV_UP(tokens, pages_tokens(c));
 }
 
 /*

@@ -39,7 +39,7 @@ struct pages_plan {
 
 /* Tokens a page of a class covers: PAGE_ROWS x {1, 4, 128}. */
 uint32_t pages_tokens(enum page_class c);
-/* Pages of class c that a sequence of `tokens` tokens needs in all (raw: from its first token). */
+/* Pages of class c that cover a sequence of `tokens` tokens (raw: from its first token). */
 uint64_t pages_for(enum page_class c, uint64_t tokens);
 
 /*

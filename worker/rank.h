@@ -31,13 +31,19 @@ struct rank_hooks {
 	/* Bytes of weights that have arrived. */
 	void (*on_load)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 	/* The raw fp32 logits [vocab] after every token of the step, positions ascending within a
-	 * sequence. Rank 0 only. Costs a head product a position: for tests. */
+	 * sequence. Called on rank 0, but every rank must have it set, because all compute their
+	 * part of the logits. Costs a head product a position: for tests. */
 	void (*on_logits)(void *user, uint32_t seq, uint64_t pos, const float *logits);
 	/* What each query of a CSA layer attends to besides its window: n compressed entries in
 	 * ascending order. scores[i] is entries[i]'s index score, or NULL where all visible entries
-	 * were taken without scoring. Every rank. */
+	 * were taken without scoring. mass[i]: its softmax probability, summed over this rank's
+	 * heads. Every rank. */
 	void (*on_index)(void *user, uint32_t layer, uint32_t seq, uint64_t pos,
-		const uint32_t *entries, const float *scores, uint32_t n);
+		const uint32_t *entries, const float *scores, const float *mass, uint32_t n);
+	/* The k experts (ascending ids) of each token in a layer that routes by score. Every rank.
+	 */
+	void (*on_route)(void *user, uint32_t layer, uint32_t seq, uint64_t pos,
+		const uint32_t *experts, uint32_t k);
 };
 
 struct rank_opts {
@@ -45,6 +51,7 @@ struct rank_opts {
 	uint32_t rank, world;
 	struct comm *comm; /* may be NULL when world is 1 */
 	uint32_t threads;  /* compute threads, this one included; 0: one per allowed CPU */
+	uint64_t spin_ns;  /* how long idle compute threads spin before they sleep */
 	/* From this many visible entries on, index scores are split over the ranks. 0: the built-in
 	 * number. The choice is the same either way; tests set 1. */
 	uint32_t shard_entries;

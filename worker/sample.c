@@ -49,9 +49,9 @@ int sample_check(const struct msg_sample *s, struct errbuf *err)
 			return err_set(err, -EBADMSG, 0, "%s is %g, not within %g..%g",
 				rows[i].name, (double)rows[i].value, (double)rows[i].min,
 				(double)rows[i].max);
-	if (s->logprobs > SAMPLE_ALTS_MAX || s->prompt_logprobs > SAMPLE_ALTS_MAX)
+	if (s->logprobs > MSG_LOGPROBS_MAX || s->prompt_logprobs > MSG_LOGPROBS_MAX)
 		return err_set(err, -EBADMSG, 0, "%u and %u alternatives asked for, at most %u",
-			s->logprobs, s->prompt_logprobs, SAMPLE_ALTS_MAX);
+			s->logprobs, s->prompt_logprobs, MSG_LOGPROBS_MAX);
 	return 0;
 }
 
@@ -276,54 +276,4 @@ uint32_t sample_token(struct sampler *s, const float *logits, const struct sampl
 		n = truncate(s, n, m, best, &ids);
 	}
 	return draw(s, ids, n, p, best);
-}
-
-/* ---- reports ------------------------------------------------------------------------------- */
-
-/* Inserts v into alts[0..*n) (room for cap), kept best first; ids come in ascending order. */
-static void insert_alt(struct msg_alt *alts, uint32_t *n, uint32_t cap, uint32_t v, float x)
-{
-	uint32_t i;
-
-	if (*n == cap && x <= alts[cap - 1].logprob)
-		return;
-	i = *n < cap ? (*n)++ : cap - 1;
-	for (; i > 0 && x > alts[i - 1].logprob; i--)
-		alts[i] = alts[i - 1];
-	alts[i] = (struct msg_alt){.token = v, .logprob = x};
-}
-
-void sample_report(const float *logits, uint32_t vocab, uint32_t n, struct msg_token *ret_token,
-	struct msg_alt *ret_alts)
-{
-	uint32_t token = ret_token->token, rank = 1, alt_n = 0;
-	float best = logits[0];
-	double sum = 0, lse;
-	bool broken = false;
-
-	for (uint32_t v = 0; v < vocab; v++) {
-		broken |= !(logits[v] < INFINITY);
-		if (logits[v] > best)
-			best = logits[v];
-		if (better(logits, v, token))
-			rank++;
-	}
-	if (broken || best == -INFINITY) {
-		ret_token->flags |= MSG_TOKEN_NAN;
-		ret_token->logprob = 0;
-		ret_token->rank = 0;
-		ret_token->alt_n = 0;
-		return;
-	}
-	for (uint32_t v = 0; v < vocab; v++) {
-		sum += exp((double)logits[v] - (double)best);
-		if (n)
-			insert_alt(ret_alts, &alt_n, n, v, logits[v]);
-	}
-	lse = (double)best + log(sum);
-	for (uint32_t i = 0; i < alt_n; i++)
-		ret_alts[i].logprob = (float)((double)ret_alts[i].logprob - lse);
-	ret_token->logprob = (float)((double)logits[token] - lse);
-	ret_token->rank = rank;
-	ret_token->alt_n = alt_n;
 }

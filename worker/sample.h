@@ -1,17 +1,15 @@
 /*
- * sample.h: from raw logits to a token and its log-probabilities. Pure: no model, no clock, no
+ * sample.h: from raw logits to a token. Pure: no model, no clock, no
  * randomness but Philox keyed by the request's seed, so that a choice depends on nothing but the
  * logits, the parameters, the history and the position.
  *
  * Order: logit_bias, penalties, banned ids, temperature, min_p, top_k, top_p. Ties go to the
- * lowest id. Log-probabilities and ranks are those of the raw logits.
+ * lowest id. Log-probabilities are an op (kern_logprob_args).
  */
 #ifndef WORKER_SAMPLE_H
 #define WORKER_SAMPLE_H
 
 #include "shm/msg.h"
-
-#define SAMPLE_ALTS_MAX 20
 
 /* Scratch of one sampler, for a vocabulary; about 20 bytes a token of it. */
 struct sampler {
@@ -43,14 +41,6 @@ int sample_check(const struct msg_sample *s, struct errbuf *err) MUST_CHECK;
  * result is the lowest id that is not banned, or 0.
  */
 uint32_t sample_token(struct sampler *s, const float *logits, const struct sample_params *p);
-
-/*
- * Fills logprob, rank, flags, alt_n of *ret_token for its token, and alts[0..n) (n <= 20, <=
- * vocab) with the most probable tokens, best first. A NaN or +inf among the logits, or none above
- * -inf, sets MSG_TOKEN_NAN; the numbers are then 0 and there are no alternatives.
- */
-void sample_report(const float *logits, uint32_t vocab, uint32_t n, struct msg_token *ret_token,
-	struct msg_alt *ret_alts);
 
 /*
  * Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): key = the

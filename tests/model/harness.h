@@ -33,7 +33,8 @@ struct harness_opts {
 	/* NULL: harness_conf()'s. model_path is overwritten by dir. */
 	const struct conf *conf;
 	uint32_t shard_entries; /* rank_opts.shard_entries */
-	/* Gives page ids out in an order drawn from this seed. 0: lowest free first. */
+	/* Gives page ids out in an order drawn from this seed, and fills each with 0xff bytes (NaN)
+	 * when it is given out. 0: lowest free first, as they are. */
 	uint64_t page_seed;
 };
 
@@ -53,6 +54,7 @@ enum harness_want {
 	HARNESS_LOGITS = 1, /* raw logits of every position: vocab floats each, so mind the size */
 	HARNESS_INDEX = 2,  /* chosen sets of every CSA layer and position */
 	HARNESS_NEXT = 4,   /* next_logprob of every position, without keeping the logits */
+	HARNESS_ROUTES = 8, /* experts of every scored layer and position */
 };
 
 /* The compressed entries a position attends to in one CSA layer, ascending. */
@@ -60,6 +62,7 @@ struct harness_choice {
 	uint32_t n;
 	uint32_t *entries; /* [n] */
 	float *scores;     /* [n]; NULL where all visible entries were taken unscored */
+	float *mass;       /* [n] attention of all heads of rank 0, summed; NULL: not known */
 };
 
 struct harness_out {
@@ -72,6 +75,9 @@ struct harness_out {
 	float *last_logits;  /* [vocab] of position n-1, with NEXT or LOGITS */
 	/* [n][layers] with HARNESS_INDEX; n = 0 in layers that are not CSA */
 	struct harness_choice *choices;
+	/* [n][layers] with HARNESS_ROUTES: expert ids, ascending; n = 0 in hash layers; no scores
+	 */
+	struct harness_choice *routes;
 	uint64_t cap;
 };
 

@@ -1,0 +1,62 @@
+#include "worker/rank_impl.h"
+
+static int make_angles(
+	struct rank *r, const uint32_t *pos, uint32_t n, const float *theta, float *cs)
+{
+	const struct kern_rope_angles_args a = {.rows = n, .pos = pos, .theta = theta, .cs = cs};
+
+	return n ? r->ops.rope_angles(&a, r->stream) : 0;
+}
+
+/* Which rows go into pages, and the angles at which rows and entries rotate: once for all layers.
+ */
+static int prepare(struct rank *r)
+{
+	const struct shape *sh = &r->sh;
+	struct work *k = &r->work;
+	int ret;
+
+	kern_rows_fill(&r->batch, &k->raw);
+	kern_rows_fill(&r->batch, &k->csa);
+	kern_rows_fill(&r->batch, &k->hca);
+	ret = make_angles(r, r->batch.row_pos, r->batch.ntok, sh->theta_swa, k->cs_swa);
+	if (ret == 0)
+		ret = make_angles(r, r->batch.row_pos, r->batch.ntok, sh->theta_comp, k->cs_comp);
+	if (ret == 0)
+		ret = make_angles(r, k->csa.pos, k->csa.n, sh->theta_comp, k->cs_csa);
+	if (ret == 0)
+		ret = make_angles(r, k->hca.pos, k->hca.n, sh->theta_comp, k->cs_hca);
+	return ret;
+}
+
+static int embed(struct rank *r)
+{
+	const struct kern_embed_args a = {
+		.rows = r->batch.ntok,
+		.d = r->sh.cfg.hidden,
+		.vocab = r->sh.cfg.vocab,
+		.tokens = r->work.tokens,
+		.table = r->w.embed,
+		.dtype = r->w.embed_dtype,
+		.x = r->work.x,
+	};
+
+	return r->ops.embed(&a, r->stream);
+}
+
+int forward_run(struct rank *r)
+{
+	int ret;
+
+	rank_stage(r, STAGE_EMBED, 0);
+	ret = prepare(r);
+	if (ret == 0)
+		ret = embed(r);
+	for (uint32_t i = 0; ret == 0 && i < r->sh.cfg.layers; i++) {
+		rank_stage(r, STAGE_LAYER, i);
+		ret = layer_attention(r, i);
+		if (ret == 0)
+			ret = layer_moe(r, i);
+	}
+	return ret;
+}
