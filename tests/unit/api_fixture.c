@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/log.h"
 #include "tests/unit/api_fixture.h"
 
 static void find_bytes(struct fix *f)
@@ -35,6 +36,7 @@ int fix_setup(void **state)
 		dir ? dir : ".");
 	assert_int_equal(conf_init(&f->set), 0);
 	assert_int_equal(conf_override(&f->set, assignment, &err), 0);
+	log_set_level(CONF_LEVEL_ERROR);
 	f->loop = fake_loop_new();
 	f->engine = fake_engine_new(4096, 4096);
 	if (api_new(f->loop, &f->set, f->engine, &f->api, &err))

@@ -48,6 +48,7 @@ static void test_gone_while_read_is_noticed_after(void **state)
 	struct fix *f = *state;
 	struct http_exchange *x;
 
+	f->engine->limits.max_context = 1 << 20;
 	strcpy(body, "{\"prompt\":\"");
 	memset(body + 11, ' ', len);
 	strcpy(body + 11 + len, "\"}");
