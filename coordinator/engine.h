@@ -103,8 +103,9 @@ enum engine_health engine_health(const struct engine *e);
  */
 int engine_status_json(const struct engine *e, void *json_object) MUST_CHECK;
 
-/* Life cycle, used by main.c. on_state is called when health changes (sd_notify, log). */
+/* Life cycle, used by main.c. on_health is called when health changes (sd_notify, log). */
 struct engine_hooks {
+	const char *worker_path; /* the program heddle-worker; copied */
 	void (*on_health)(void *user, enum engine_health health, const char *why);
 	/* The workers refused to start (heddle-worker --check or first start): exit with this code.
 	 */

@@ -211,6 +211,23 @@ static int submit(struct world *w, struct client *c)
 	return 0;
 }
 
+/* A step that is not full has left nobody out who could run. */
+static void check_all_served(const struct world *w, const struct sched_plan *plan)
+{
+	const struct sched_list *lists[] = {&w->s.prefill, &w->s.decode};
+	size_t i;
+
+	if (plan->tokens == w->s.config.step_tokens || w->s.config.max_step_bytes < 1 << 20 ||
+		w->s.config.max_reply_bytes < 1 << 20)
+		return;
+	for (i = 0; i < ARRAY_LEN(lists); i++) {
+		struct sched_seq *q = lists[i]->head;
+
+		for (; q; q = q->next)
+			assert_int_equal(client_of(q)->last_step, plan->step);
+	}
+}
+
 static bool plan(struct world *w)
 {
 	const struct sched_plan *plan;
@@ -223,6 +240,7 @@ static bool plan(struct world *w)
 	sim_take_plan(&w->sim, plan);
 	for (i = 0; i < plan->n; i++)
 		client_of(plan->entries[i].seq)->last_step = plan->step;
+	check_all_served(w, plan);
 	return true;
 }
 
