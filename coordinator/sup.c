@@ -64,7 +64,8 @@ static void kill_group(struct sup *s)
 
 static void worker_ended(struct sup *s, uint32_t rank, struct sup_worker *w)
 {
-	char how[64], why[160];
+	char how[64], why[400];
+	struct worker_error error;
 
 	spawn_status_text(w->status, how);
 	if (s->state == SUP_STOPPING && WIFEXITED(w->status) && WEXITSTATUS(w->status) == 0) {
@@ -76,7 +77,10 @@ static void worker_ended(struct sup *s, uint32_t rank, struct sup_worker *w)
 		return;
 	}
 	w->ended_by_itself = true;
-	snprintf(why, sizeof(why), "worker %u (pid %d) ended by %s", rank, (int)w->child.pid, how);
+	if (slot_read_error(s->group->workers[rank].slot, &error) < 0)
+		error.text[0] = '\0';
+	snprintf(why, sizeof(why), "worker %u (pid %d) ended by %s%s%.250s", rank,
+		(int)w->child.pid, how, error.text[0] ? ": " : "", error.text);
 	sup_down(s, why);
 }
 

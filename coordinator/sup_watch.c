@@ -22,14 +22,44 @@ static const struct worker_slot *slot_of(const struct sup *s, uint32_t rank)
 
 /* ---- states ---- */
 
-static void lose_failed(struct sup *s, uint32_t rank)
+/* A worker that has ended but is not reaped yet: its exit event is on its way and says more. */
+static bool someone_ended(const struct sup *s)
 {
-	struct worker_error error;
+	uint32_t rank;
+
+	for (rank = 0; rank < s->plan->workers; rank++) {
+		siginfo_t info = {0};
+
+		if (s->workers[rank].alive &&
+			waitid(P_PID, (id_t)s->workers[rank].child.pid, &info,
+				WEXITED | WNOHANG | WNOWAIT) == 0 &&
+			info.si_pid != 0)
+			return true;
+	}
+	return false;
+}
+
+/* The first to fail is the one to report: those after it may have failed for the lack of it. */
+static void lose_failed(struct sup *s)
+{
+	struct worker_error error = {.text = "it did not say why"};
+	uint64_t first = UINT64_MAX;
+	uint32_t rank, culprit = 0;
 	char why[sizeof(s->why)];
 
-	if (slot_read_error(slot_of(s, rank), &error) < 0)
-		error = (struct worker_error){.text = "it did not say why"};
-	snprintf(why, sizeof(why), "worker %u failed: %.400s", rank, error.text);
+	if (someone_ended(s))
+		return;
+	for (rank = 0; rank < s->plan->workers; rank++) {
+		struct slot_view v;
+
+		if (slot_read(slot_of(s, rank), &v) == 0 && v.state == WORKER_FAILED &&
+			v.state_ns < first) {
+			first = v.state_ns;
+			culprit = rank;
+		}
+	}
+	(void)!slot_read_error(slot_of(s, culprit), &error);
+	snprintf(why, sizeof(why), "worker %u failed: %.400s", culprit, error.text);
 	sup_down(s, why);
 }
 
@@ -50,7 +80,7 @@ void sup_look(struct sup *s)
 			return;
 		}
 		if (view.state == WORKER_FAILED) {
-			lose_failed(s, rank);
+			lose_failed(s);
 			return;
 		}
 		ready += view.state == WORKER_READY;

@@ -7,31 +7,6 @@
 
 #include <cmocka.h>
 
-uint64_t sim_hash(uint64_t h, uint32_t token)
-{
-	h = (h ^ token) * 0xff51afd7ed558ccdull;
-	return h ^ (h >> 29);
-}
-
-static bool is_banned(uint32_t token, const uint32_t *banned, uint32_t n)
-{
-	uint32_t i;
-
-	for (i = 0; i < n; i++)
-		if (banned[i] == token)
-			return true;
-	return false;
-}
-
-uint32_t sim_token(uint64_t h, uint32_t vocab, const uint32_t *banned, uint32_t banned_n)
-{
-	uint32_t token = (uint32_t)((h >> 7) % vocab);
-
-	while (is_banned(token, banned, banned_n))
-		token = (token + 1) % vocab;
-	return token;
-}
-
 uint32_t sim_rand(struct sim_rng *r, uint32_t below)
 {
 	r->state ^= r->state << 13;
@@ -202,7 +177,7 @@ static void begin_sequence(struct sim *sim, struct sim_slot *slot)
 {
 	slot->used = true;
 	slot->pos = 0;
-	slot->hash = SIM_HASH0;
+	slot->hash = FAKE_HASH0;
 	slot->has_sample = false;
 	slot->raw_first = 0;
 	memset(slot->end, 0, sizeof(slot->end));
@@ -226,7 +201,7 @@ static void run_entry(struct sim *sim, const struct sim_step *st, const struct s
 	}
 	run_tables(sim, slot, e, st->pages + e->page_off);
 	for (i = 0; i < e->n; i++)
-		slot->hash = sim_hash(slot->hash, se->tokens[i]);
+		slot->hash = fake_hash(slot->hash, se->tokens[i]);
 	slot->pos += e->n;
 	for (i = 0; i < e->n && (e->flags & SEQ_PROMPT_LOGPROBS); i++)
 		if (e->pos + i > 0)
@@ -236,7 +211,7 @@ static void run_entry(struct sim *sim, const struct sim_step *st, const struct s
 				.flags = MSG_TOKEN_PROMPT};
 	slot->has_sample = (e->flags & SEQ_SAMPLE) != 0;
 	if (slot->has_sample) {
-		slot->sampled = sim_token(slot->hash, sim->vocab, se->banned, se->banned_n);
+		slot->sampled = fake_token(slot->hash, 0, sim->vocab, se->banned, se->banned_n);
 		out[(*n)++] = (struct msg_token){
 			.slot = e->slot, .pos = slot->pos, .token = slot->sampled};
 	}

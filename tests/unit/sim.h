@@ -7,14 +7,10 @@
 #define TESTS_UNIT_SIM_H
 
 #include "coordinator/sched.h"
+#include "tests/proc/fake_model.h"
 
 #define SIM_SLOTS 64
 #define SIM_STEPS 8
-#define SIM_HASH0 0x9e3779b97f4a7c15ull
-
-/* The model: what follows a history, given by its hash. */
-uint64_t sim_hash(uint64_t h, uint32_t token);
-uint32_t sim_token(uint64_t h, uint32_t vocab, const uint32_t *banned, uint32_t banned_n);
 
 /* Pseudo-random numbers with a printed seed. */
 struct sim_rng {

@@ -73,8 +73,8 @@ static void on_tokens(void *user, struct sched_seq *q, const struct msg_token *t
 			assert_int_equal(c->reported, q->prompt_len);
 		assert_int_equal(tokens[i].pos, q->prompt_len + c->received);
 		assert_int_equal(tokens[i].token,
-			sim_token(c->hash, w->s.config.vocab, banned, banned ? q->stop_n : 0));
-		c->hash = sim_hash(c->hash, tokens[i].token);
+			fake_token(c->hash, 0, w->s.config.vocab, banned, banned ? q->stop_n : 0));
+		c->hash = fake_hash(c->hash, tokens[i].token);
 		c->received++;
 		assert_true(c->received <= q->max_tokens);
 	}
@@ -182,7 +182,7 @@ static struct client *add_client(struct world *w, uint64_t prompt_len, uint64_t 
 
 	c->w = w;
 	c->id = ++w->ids;
-	c->hash = SIM_HASH0;
+	c->hash = FAKE_HASH0;
 	c->reported = 1;
 	c->q.tokens = calloc(prompt_len, sizeof(uint32_t));
 	c->q.token_cap = prompt_len;
@@ -190,7 +190,7 @@ static struct client *add_client(struct world *w, uint64_t prompt_len, uint64_t 
 	c->q.max_tokens = max_tokens;
 	for (i = 0; i < prompt_len; i++) {
 		c->q.tokens[i] = sim_rand(&w->rng, w->s.config.vocab);
-		c->hash = sim_hash(c->hash, c->q.tokens[i]);
+		c->hash = fake_hash(c->hash, c->q.tokens[i]);
 	}
 	return c;
 }
@@ -791,7 +791,7 @@ static void test_nan_fails_its_own_request_only(void **state)
 	two[0] = two[1] = f.token;
 	two[0].flags = MSG_TOKEN_NAN;
 	two[1].slot = other->q.slot;
-	two[1].token = sim_token(other->hash, usual.vocab, NULL, 0);
+	two[1].token = fake_token(other->hash, 0, usual.vocab, NULL, 0);
 	f.result.ntoken = 2;
 	f.view.tokens = two;
 	assert_int_equal(sched_result(&w.s, &f.view, &err), 0);
