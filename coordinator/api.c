@@ -1,3 +1,4 @@
+#define LOG_TAG "api"
 #include "coordinator/api.h"
 
 #include <limits.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #include "coordinator/api_impl.h"
+#include "shm/log.h"
 
 /*
  * TO ADD AN ENDPOINT: one row here, its handler (api_info.c for a plain GET, else a file of its
@@ -186,6 +188,8 @@ int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engin
 		api_free(api);
 		return ret;
 	}
+	if (!tokenizer_has_jit(api->tok))
+		log_notice("no memory for compiled patterns: tokenising is several times slower");
 	*ret_api = api;
 	return 0;
 }

@@ -46,6 +46,11 @@ static int prep_encode(struct prep *p, const char *text, size_t len, const uint8
 
 	if (ret == -EILSEQ)
 		return param_fail(&p->error, "prompt", "the prompt is not valid UTF-8");
+	if (ret == -EFBIG)
+		return param_fail(&p->error, "prompt", "the prompt is longer than 2 GiB");
+	if (ret == -E2BIG)
+		return param_fail(&p->error, "prompt",
+			"a part of the prompt is too involved to be split into tokens");
 	return ret;
 }
 

@@ -146,6 +146,8 @@ static void add_text(char *to, size_t *len, const json_t *text)
 {
 	size_t n = json_string_length(text);
 
+	if (!n)
+		return;
 	assert_true(*len + n < 8192);
 	assert_true(outbuf_utf8_valid(json_string_value(text), n));
 	memcpy(to + *len, json_string_value(text), n);

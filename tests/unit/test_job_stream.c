@@ -251,7 +251,8 @@ static void test_stream_and_whole_agree_on_random_answers(void **state)
 		snprintf(more, sizeof(more),
 			"\"stop\":[\"%s\",\"b\\n\"],\"max_tokens\":%d,\"min_tokens\":%d,"
 			"\"logprobs\":true,\"return_token_ids\":true%s",
-			rand() % 2 ? "aaba" : "éab", 4 + rand() % 60, rand() % (int)MIN(4, strlen(text) + 1),
+			rand() % 2 ? "aaba" : "éab", 4 + rand() % 60,
+			rand() % (int)MIN(4, strlen(text) + 1),
 			rand() % 2 ? ",\"reasoning_effort\":\"low\"" : "");
 		answer(f, true, false, more, text, 1 + (size_t)rand() % 5, &whole);
 		answer(f, true, true, more, text, 1 + (size_t)rand() % 5, &h);

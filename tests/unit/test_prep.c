@@ -1,0 +1,267 @@
+/* Bodies to prompts: what any bytes can do to it, and the rules that job tests do not reach. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "coordinator/prep.h"
+
+static struct tokenizer *tok;
+static struct token_scratch *scratch;
+static const uint32_t eos = 1;
+
+static int setup(void **state)
+{
+	const char *dir = getenv("HEDDLE_SRCDIR");
+	char path[4096];
+	struct errbuf err;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/models/heddle-mini", dir ? dir : ".");
+	if (tokenizer_load(path, &tok, &err))
+		fail_msg("%s", err.text);
+	scratch = token_scratch_new(tok);
+	assert_non_null(scratch);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	token_scratch_free(scratch);
+	tokenizer_free(tok);
+	return 0;
+}
+
+/* Runs over a body in memory of exactly its size; it is gone when the results are looked at. */
+static void run(struct prep *p, enum param_scope scope, const char *body, size_t len)
+{
+	static struct conf conf = {.api_temperature = CONF_REAL_AUTO, .api_top_p = CONF_REAL_AUTO};
+	char *copy = malloc(len + 1);
+	struct errbuf err;
+
+	memcpy(copy, body, len);
+	copy[len] = '\0';
+	*p = (struct prep){0};
+	assert_int_equal(param_defaults(&conf, NULL, &p->params, &err), 0);
+	p->in = (struct prep_in){
+		.scope = scope,
+		.tok = tok,
+		.scratch = scratch,
+		.body = copy,
+		.body_len = len,
+		.eos = &eos,
+		.eos_n = 1,
+		.vocab = tokenizer_vocab(tok),
+	};
+	prep_run(p);
+	free(copy);
+}
+
+/* What must hold of any result. */
+static void check(const struct prep *p)
+{
+	size_t i, j;
+
+	assert_true(p->status == 0 || p->status == 400);
+	if (p->status) {
+		assert_true(*p->error.err.text);
+		return;
+	}
+	assert_true(p->prompt_n >= 1);
+	for (i = 0; i < p->prompt_n; i++) {
+		assert_true(p->prompts[i].ids.len || !(p->in.scope & (S_CHAT | S_TEXT)));
+		for (j = 0; j < p->prompts[i].ids.len; j++)
+			assert_true(p->prompts[i].ids.ids[j] < p->in.vocab);
+	}
+	assert_true(p->params.n >= 1 && p->params.n <= 128);
+	assert_true(p->params.temperature >= 0 && p->params.temperature <= 100);
+	for (i = 0; i < p->stop_token_n; i++)
+		assert_true(p->stop_tokens[i] < p->in.vocab);
+	for (i = 0; i < p->bias_n; i++)
+		assert_true(p->bias[i].token < p->in.vocab);
+}
+
+static const struct {
+	enum param_scope scope;
+	const char *body;
+} seeds[] = {
+	{S_CHAT,
+		"{\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\","
+		"\"content\":[{\"type\":\"text\",\"text\":\"h\\u00e9llo\"}]},{\"role\":"
+		"\"assistant\","
+		"\"content\":null,\"tool_calls\":[{\"id\":\"a\",\"type\":\"function\",\"function\":"
+		"{\"name\":\"f\",\"arguments\":\"{\\\"x\\\":1}\"}}]},{\"role\":\"tool\","
+		"\"tool_call_id\":\"a\",\"content\":\"42\"},{\"role\":\"user\",\"content\":\"ok\"}]"
+		","
+		"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+		"{\"type\":\"object\",\"properties\":{\"x\":{\"type\":\"integer\",\"maximum\":"
+		"18446744073709551616}}}}}],\"reasoning_effort\":\"max\"}"},
+	{S_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"stop\":[\"a\",\"bc\"],"
+		 "\"logit_bias\":{\"17\":-100,\"40\":1.5},\"stop_token_ids\":[3,4],\"seed\":-5,"
+		 "\"temperature\":0.5,\"logprobs\":true,\"top_logprobs\":3,\"stream\":true,"
+		 "\"stream_options\":{\"include_usage\":true},\"n\":2,\"max_tokens\":9,"
+		 "\"chat_template_kwargs\":{\"thinking\":true},\"thinking\":{\"type\":\"enabled\"}"
+		 "}"},
+	{S_TEXT, "{\"prompt\":[\"one\",\"two\\ud83d\\ude80\"],\"echo\":true,\"max_tokens\":0,"
+		 "\"logprobs\":5,\"suffix\":null,\"best_of\":1,\"min_tokens\":0}"},
+	{S_TEXT, "{\"prompt\":[[1,2,3],[4,5]],\"ignore_eos\":true,\"top_k\":-1,\"min_p\":0.1}"},
+	{S_TOKENIZE, "{\"prompt\":\"<｜User｜>x\\u0000y\",\"parse_special\":false}"},
+	{S_DETOKENIZE, "{\"tokens\":[0,3,2650,4,6]}"},
+};
+
+static const char *const bits[] = {"\"", "{", "}", "[", "]", ",", ":", "null", "true", "-1",
+	"1e400", "99999999999999999999", "0.5", "\"\"", "\\", "\\u0000", "\xff", "\xe2\x82",
+	"{\"a\":1}", "[[]]", "\"role\":\"tool\",", "\"content\":null,", "  "};
+
+static size_t mutate(char *text, size_t len, size_t cap)
+{
+	size_t at = (size_t)rand() % (len + 1), n, from;
+	const char *bit;
+
+	switch (rand() % 4) {
+	case 0: /* another byte */
+		if (at < len)
+			text[at] = (char)rand();
+		return len;
+	case 1: /* a part less */
+		n = (size_t)rand() % 12;
+		n = MIN(n, len - at);
+		memmove(text + at, text + at + n, len - at - n);
+		return len - n;
+	case 2: /* something that means something */
+		bit = bits[(size_t)rand() % ARRAY_LEN(bits)];
+		n = strlen(bit);
+		if (len + n > cap)
+			return len;
+		memmove(text + at + n, text + at, len - at);
+		memcpy(text + at, bit, n);
+		return len + n;
+	default: /* a part twice */
+		from = (size_t)rand() % (len + 1);
+		n = (size_t)rand() % 40;
+		n = MIN(n, len - from);
+		if (len + n > cap || at > from)
+			return len;
+		memmove(text + from + n, text + from, len - from);
+		return len + n;
+	}
+}
+
+static void test_run_any_bytes_are_refused_or_hold_the_rules(void **state)
+{
+	unsigned seed = (unsigned)time(NULL);
+	size_t round, i, len, times, good = 0;
+	char text[4096];
+	struct prep p;
+
+	(void)state;
+	print_message("seed %u\n", seed);
+	srand(seed);
+	for (round = 0; round < 6000; round++) {
+		i = round % ARRAY_LEN(seeds);
+		len = strlen(seeds[i].body);
+		memcpy(text, seeds[i].body, len);
+		for (times = (size_t)rand() % 4; times; times--)
+			len = mutate(text, len, sizeof(text));
+		run(&p, seeds[i].scope, text, len);
+		check(&p);
+		good += !p.status;
+		prep_fini(&p);
+	}
+	assert_true(
+		good > 1000); /* the unchanged ones at least: nothing is refused for its own sake */
+}
+
+static void test_run_bos_is_added_once_and_noted(void **state)
+{
+	static const char config[] =
+		"{\"add_bos_token\":true,\"bos_token\":\"<｜begin▁of▁sentence｜>\"}";
+	const char *dir = getenv("HEDDLE_SRCDIR");
+	struct tokenizer *own = tok, *with = NULL;
+	char path[4096], *json = malloc(1 << 20);
+	struct errbuf err;
+	struct prep p;
+	size_t len;
+	FILE *f;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/models/heddle-mini/tokenizer.json", dir ? dir : ".");
+	f = fopen(path, "r");
+	assert_non_null(f);
+	len = fread(json, 1, 1 << 20, f);
+	fclose(f);
+	assert_int_equal(tokenizer_parse(json, len, config, strlen(config), &with, &err), 0);
+	free(json);
+	tok = with;
+	run(&p, S_TEXT, "{\"prompt\":\"Hello\"}", 18);
+	assert_int_equal(p.status, 0);
+	assert_int_equal(p.prompts[0].ids.ids[0], 0);
+	assert_int_equal(p.prompts[0].ids.len, 2);
+	assert_true(p.prompts[0].bos_added);
+	prep_fini(&p);
+	run(&p, S_TEXT, "{\"prompt\":\"Hello\",\"add_special_tokens\":false}", 45);
+	assert_int_equal(p.prompts[0].ids.len, 1);
+	assert_false(p.prompts[0].bos_added);
+	prep_fini(&p);
+	tok = own;
+	tokenizer_free(with);
+}
+
+static void test_run_number_of_answers_is_limited(void **state)
+{
+	char *body = malloc(1 << 16);
+	struct prep p;
+	size_t i, n, len;
+
+	(void)state;
+	for (n = PREP_PROMPTS_MAX; n <= PREP_PROMPTS_MAX + 1; n++) {
+		len = (size_t)sprintf(body, "{\"n\":4,\"prompt\":[[1]");
+		for (i = 1; i < n; i++)
+			len += (size_t)sprintf(body + len, ",[1]");
+		len += (size_t)sprintf(body + len, "]}");
+		run(&p, S_TEXT, body, len);
+		assert_int_equal(p.status, n > PREP_PROMPTS_MAX ? 400 : 0);
+		prep_fini(&p);
+		body[5] = '5';
+		run(&p, S_TEXT, body, len);
+		assert_int_equal(p.status, 400);
+		prep_fini(&p);
+	}
+	free(body);
+}
+
+static void test_run_stop_strings_have_a_longest(void **state)
+{
+	char *body = malloc(8192);
+	struct prep p;
+	size_t n, len;
+
+	(void)state;
+	for (n = PREP_STOP_BYTES_MAX; n <= PREP_STOP_BYTES_MAX + 1; n++) {
+		len = (size_t)sprintf(body, "{\"prompt\":\"a\",\"stop\":\"");
+		memset(body + len, 'x', n);
+		strcpy(body + len + n, "\"}");
+		run(&p, S_TEXT, body, strlen(body));
+		assert_int_equal(p.status, n > PREP_STOP_BYTES_MAX ? 400 : 0);
+		prep_fini(&p);
+	}
+	free(body);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_run_any_bytes_are_refused_or_hold_the_rules),
+		cmocka_unit_test(test_run_bos_is_added_once_and_noted),
+		cmocka_unit_test(test_run_number_of_answers_is_limited),
+		cmocka_unit_test(test_run_stop_strings_have_a_longest),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
