@@ -1,0 +1,177 @@
+/* heddle-worker: the command line. See serve.h for what it does then. */
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config.h"
+#include "worker/conf_sane.h"
+#include "worker/rank.h"
+#include "worker/serve.h"
+
+enum opt {
+	OPT_RANK = 256,
+	OPT_WORLD,
+	OPT_COORD,
+	OPT_WORKERS,
+	OPT_BELL,
+	OPT_GENERATION,
+	OPT_CHECK,
+	OPT_CONF
+};
+
+static const struct option options[] = {
+	{"rank", required_argument, NULL, OPT_RANK},
+	{"world", required_argument, NULL, OPT_WORLD},
+	{"coord-fd", required_argument, NULL, OPT_COORD},
+	{"worker-fds", required_argument, NULL, OPT_WORKERS},
+	{"bell-fd", required_argument, NULL, OPT_BELL},
+	{"generation", required_argument, NULL, OPT_GENERATION},
+	{"check", no_argument, NULL, OPT_CHECK},
+	{"conf-fd", required_argument, NULL, OPT_CONF},
+	{"version", no_argument, NULL, 'V'},
+	{"help", no_argument, NULL, 'h'},
+	{NULL, 0, NULL, 0},
+};
+
+static const char usage[] =
+	"usage: heddle-worker --rank R --world W --coord-fd N --worker-fds N,N,... --bell-fd N "
+	"--generation G\n"
+	"       heddle-worker --check --conf-fd N\n"
+	"       heddle-worker --version | --help\n"
+	"Started by heddled only; see heddled(8).\n";
+
+struct args {
+	struct serve_opts serve;
+	bool check;
+	int conf_fd;
+	int given; /* of the options that serving needs */
+	int worker_n;
+};
+
+/* A decimal number and nothing else. */
+static int number(const char *text, uint64_t max, uint64_t *ret_value)
+{
+	unsigned long long v;
+	char *end;
+
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (errno || end == text || *end || *text == '-' || v > max)
+		return -EINVAL;
+	*ret_value = v;
+	return 0;
+}
+
+static int fd_list(char *text, int fds[SEG_WORKERS_MAX])
+{
+	uint64_t fd;
+	int n = 0;
+
+	for (char *save, *part = strtok_r(text, ",", &save); part;
+		part = strtok_r(NULL, ",", &save)) {
+		if (n == SEG_WORKERS_MAX || number(part, INT32_MAX, &fd) < 0)
+			return -EINVAL;
+		fds[n++] = (int)fd;
+	}
+	return n;
+}
+
+static int take(struct args *a, int opt, char *value)
+{
+	uint64_t v = 0;
+
+	if (opt == OPT_WORKERS)
+		return a->given++, a->worker_n = fd_list(value, a->serve.worker_fds);
+	if (number(value, opt == OPT_GENERATION ? UINT64_MAX : INT32_MAX, &v) < 0)
+		return -EINVAL;
+	a->given++;
+	switch (opt) {
+	case OPT_RANK:
+		a->serve.rank = (uint32_t)v;
+		break;
+	case OPT_WORLD:
+		a->serve.world = (uint32_t)v;
+		break;
+	case OPT_COORD:
+		a->serve.coord_fd = (int)v;
+		break;
+	case OPT_BELL:
+		a->serve.bell_fd = (int)v;
+		break;
+	case OPT_GENERATION:
+		a->serve.generation = v;
+		break;
+	default:
+		a->conf_fd = (int)v;
+	}
+	return 0;
+}
+
+static int check(int conf_fd)
+{
+	static struct conf conf;
+	struct errbuf err = {0};
+	uint32_t world;
+	int ret;
+
+	ret = conf_read_fd(conf_fd, &conf, &err);
+	if (ret == 0) {
+		world = conf.fabric_workers == CONF_AUTO ? 1 : (uint32_t)conf.fabric_workers;
+		ret = rank_check(&conf, world, &err);
+	}
+	if (ret == 0)
+		return 0;
+	fprintf(stderr, "%s\n", err.text);
+	return err.exit_code ? err.exit_code : EXIT_SOFTWARE_ERR;
+}
+
+/*
+ * The worker's life is heddled's to end, by MSG_STOP or SIGKILL: what a terminal or systemd sends
+ * to the whole group must not end it before heddled has drained.
+ */
+static void leave_signals_to_heddled(void)
+{
+	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+
+	for (size_t i = 0; i < ARRAY_LEN(ignored); i++)
+		signal(ignored[i], SIG_IGN);
+}
+
+static int misused(void)
+{
+	fputs(usage, stderr);
+	return EXIT_USAGE_ERR;
+}
+
+int main(int argc, char **argv)
+{
+	struct args a = {.conf_fd = -1};
+	int opt;
+
+	while ((opt = getopt_long(argc, argv, "Vh", options, NULL)) != -1) {
+		if (opt == 'V') {
+			puts("heddle-worker " PACKAGE_VERSION);
+			return 0;
+		}
+		if (opt == 'h') {
+			fputs(usage, stdout);
+			return 0;
+		}
+		if (opt == OPT_CHECK)
+			a.check = true;
+		else if (opt == '?' || take(&a, opt, optarg) < 0)
+			return misused();
+	}
+	if (optind != argc)
+		return misused();
+	if (a.check)
+		return a.given == 1 && a.conf_fd >= 0 ? check(a.conf_fd) : misused();
+	if (a.given != 6 || a.conf_fd >= 0 || a.serve.world < 1 ||
+		a.serve.world > SEG_WORKERS_MAX || a.worker_n != (int)a.serve.world ||
+		a.serve.rank >= a.serve.world)
+		return misused();
+	leave_signals_to_heddled();
+	return serve_run(&a.serve);
+}
