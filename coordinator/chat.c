@@ -1,4 +1,5 @@
 #include "coordinator/chat_impl.h"
+#include "coordinator/one_line.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ int chat_bad(struct chat *c, const char *param, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	one_line(text);
 	if (c->ret_param)
 		snprintf(c->ret_param, 64, "%s", param);
 	return err_set(c->err, -EINVAL, 0, "%s: %s", param, text);

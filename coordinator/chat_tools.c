@@ -195,9 +195,11 @@ static int put_parameter(
 	return 0;
 }
 
-static bool is_blank(const char *s)
+static bool is_blank(const json_t *v)
 {
-	return !s[strspn(s, " \t\r\n")];
+	const char *s = json_string_value(v);
+
+	return s && strspn(s, " \t\r\n") == json_string_length(v);
 }
 
 /*
@@ -209,7 +211,7 @@ static int find_arguments(struct chat *c, const json_t *v, struct json_slice raw
 {
 	*ret = (struct json_slice){0};
 	*ret_own = NULL;
-	if (!v || json_is_null(v) || (json_is_string(v) && is_blank(json_string_value(v))))
+	if (!v || json_is_null(v) || is_blank(v))
 		return 0;
 	if (json_is_string(v)) {
 		*ret = (struct json_slice){json_string_value(v), json_string_length(v)};

@@ -2,6 +2,7 @@
  * From two files to a struct tokenizer. The parts of tokenizer.json have a file each: steps
  * (everything that is only checked), vocabulary (tokens), merges.
  */
+#include "coordinator/one_line.h"
 #include "coordinator/token_impl.h"
 
 #include <fcntl.h>
@@ -181,10 +182,13 @@ out:
 		err_set(err, r, EXIT_OS_ERR, "%s: no memory to load it", where);
 	json_decref(root);
 	json_decref(config);
-	if (r < 0)
-		tokenizer_free(l.tok);
-	else
+	if (r == 0) {
 		*ret_tok = l.tok;
+		return 0;
+	}
+	if (err)
+		one_line(err->text);
+	tokenizer_free(l.tok);
 	return r;
 }
 

@@ -29,19 +29,6 @@ static void alphabet(uint16_t ret_char[256], int16_t ret_byte[ALPHABET_END])
 	}
 }
 
-/* A file's text inside a one-line sentence: control characters replaced, cut at 60 bytes. */
-static const char *quoted(const char *text, char buf[64])
-{
-	size_t i = 0;
-
-	for (; text[i] && i < 60; i++)
-		buf[i] = (char)((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i]);
-	while (text[i] && i && ((unsigned char)text[i] & 0xc0) == 0x80)
-		i--;
-	buf[i] = 0;
-	return buf;
-}
-
 static int blob_add(struct tokenizer *tok, const char *bytes, size_t len, uint32_t *ret_off)
 {
 	if (tok->blob_cap - tok->blob_len < len) {
@@ -93,13 +80,12 @@ static int set_entry(
 
 static int check_id(struct token_load *l, json_t *v, const char *text)
 {
-	char buf[64];
 
 	if (!json_is_integer(v) || json_integer_value(v) < 0 ||
 		json_integer_value(v) > TOKEN_ID_MAX)
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: the id of '%s' must be an integer from 0 to %u", l->where,
-			quoted(text, buf), TOKEN_ID_MAX);
+			"%s: the id of '%.60s' must be an integer from 0 to %u", l->where, text,
+			TOKEN_ID_MAX);
 	l->tok->vocab = MAX(l->tok->vocab, (uint32_t)json_integer_value(v) + 1);
 	return 0;
 }
@@ -107,7 +93,7 @@ static int check_id(struct token_load *l, json_t *v, const char *text)
 static int base_tokens(struct token_load *l, const int16_t byte_of[ALPHABET_END])
 {
 	const char *text;
-	char buf[64], *bytes = NULL;
+	char *bytes = NULL;
 	size_t cap = 0, len;
 	json_t *v;
 	int r = 0;
@@ -118,7 +104,7 @@ static int base_tokens(struct token_load *l, const int16_t byte_of[ALPHABET_END]
 
 		if (!n || (l->tok->entries[id].flags & TOKEN_PRESENT)) {
 			r = err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-				"%s: model.vocab: '%s' %s (id %u)", l->where, quoted(text, buf),
+				"%s: model.vocab: '%.60s' %s (id %u)", l->where, text,
 				n ? "has the id of another token" : "is empty text", id);
 			break;
 		}
@@ -146,18 +132,17 @@ static int base_tokens(struct token_load *l, const int16_t byte_of[ALPHABET_END]
 static int added_flags(struct token_load *l, json_t *v, const char *text)
 {
 	static const char *const must_be_false[] = {"single_word", "lstrip", "rstrip"};
-	char buf[64];
 
 	for (size_t i = 0; i < ARRAY_LEN(must_be_false); i++)
 		if (!json_is_false(json_object_get(v, must_be_false[i])))
 			return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-				"%s: added token '%s': %s must be false; true is not supported",
-				l->where, quoted(text, buf), must_be_false[i]);
+				"%s: added token '%.60s': %s must be false; true is not supported",
+				l->where, text, must_be_false[i]);
 	if (!json_is_boolean(json_object_get(v, "normalized")) ||
 		!json_is_boolean(json_object_get(v, "special")))
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: added token '%s': normalized and special must be true or false",
-			l->where, quoted(text, buf));
+			"%s: added token '%.60s': normalized and special must be true or false",
+			l->where, text);
 	return 0;
 }
 
@@ -169,7 +154,6 @@ static int added_token(struct token_load *l, json_t *v)
 	json_t *base = json_object_get(l->vocab, text);
 	size_t len = strlen(text);
 	uint32_t flags = TOKEN_ADDED, other;
-	char buf[64];
 	int r;
 
 	r = added_flags(l, v, text);
@@ -177,14 +161,13 @@ static int added_token(struct token_load *l, json_t *v)
 		return r;
 	if (base ? json_integer_value(base) != id : (e->flags & TOKEN_PRESENT) != 0)
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: added token '%s' with id %u contradicts model.vocab", l->where,
-			quoted(text, buf), id);
+			"%s: added token '%.60s' with id %u contradicts model.vocab", l->where,
+			text, id);
 	if ((e->flags & TOKEN_ADDED) ||
 		token_trie_match(&l->tok->added[0], text, len, NULL, &other) == len ||
 		token_trie_match(&l->tok->added[1], text, len, NULL, &other) == len)
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: added token '%s' with id %u is there twice", l->where,
-			quoted(text, buf), id);
+			"%s: added token '%.60s' with id %u is there twice", l->where, text, id);
 	if (json_is_true(json_object_get(v, "special")))
 		flags |= TOKEN_SPECIAL;
 	r = set_entry(l, id, text, len, flags);
@@ -309,7 +292,6 @@ static int one_merge(struct token_load *l, json_t *v, size_t rank, char *buf)
 {
 	json_t *left, *right, *both;
 	const char *right_text;
-	char q[64];
 
 	if (!merge_parts(v, buf, &right_text))
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
@@ -321,16 +303,17 @@ static int one_merge(struct token_load *l, json_t *v, size_t rank, char *buf)
 	both = json_object_get(l->vocab, buf);
 	if (!left || !right || !both)
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: model.merges[%zu] makes '%s', but %s is not in model.vocab", l->where,
-			rank, quoted(buf, q),
+			"%s: model.merges[%zu] makes '%.60s', but %s is not in model.vocab",
+			l->where, rank, buf,
 			!left    ? "its left part"
 			: !right ? "its right part"
 				 : "that");
 	if (l->tok->entries[json_integer_value(both)].flags & TOKEN_ADDED)
 		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: model.merges[%zu] makes the added token '%s', which text must never "
+			"%s: model.merges[%zu] makes the added token '%.60s', which text must "
+			"never "
 			"become",
-			l->where, rank, quoted(buf, q));
+			l->where, rank, buf);
 	token_merge_put(l->tok, (struct token_merge){
 					(uint32_t)json_integer_value(left),
 					(uint32_t)json_integer_value(right),

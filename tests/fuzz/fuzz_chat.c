@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	opt.thinking = data[0] != 'p';
 	opt.effort = data[0] == 'm' ? CHAT_EFFORT_MAX : CHAT_EFFORT_NORMAL;
-	body = json_loadb((const char *)data + 1, size - 1, JSON_DECODE_INT_AS_REAL, NULL);
+	body = json_loadb((const char *)data + 1, size - 1, JSON_ALLOW_NUL, NULL);
 	if (!body)
 		return 0;
 	for (int raw = 0; raw < 2; raw++) {
@@ -45,7 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			json_object_get(body, "response_format"), &opt, &p, param, &err);
 		if (r == 0)
 			check(&p);
-		else if (r != -EINVAL || !err.text[0] || !param[0])
+		else if (r != -EINVAL || !err.text[0] || !param[0] || strchr(err.text, '\n') ||
+			 !token_utf8_valid(err.text, strlen(err.text)))
 			abort();
 		if (r == 0)
 			chat_prompt_free(&p);

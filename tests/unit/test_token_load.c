@@ -81,6 +81,7 @@ static const struct {
 	{REGEX, "\"a{,2}\"", "uses '{,2}'"},
 	{REGEX, "\"a{x\"", "uses '{x'"},
 	{REGEX, "\"a{2,1}\"", "bad regular expression"},
+	{REGEX, "\"a\\\\\\n\"", "uses '\\?', which is not supported"},
 	{BYTES ".add_prefix_space", "true", "add_prefix_space (false); true is not supported"},
 	{BYTES ".use_regex", "true", "use_regex (false)"},
 	{BYTES ".use_regex", NULL, "use_regex (false)"},
