@@ -164,6 +164,7 @@ int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engin
 
 	if (!api)
 		return err_set(err, -ENOMEM, EXIT_OS_ERR, "out of memory");
+	json_object_seed(0); /* not first by two pool threads at once */
 	api->loop = loop;
 	api->conf = conf;
 	api->engine = engine;

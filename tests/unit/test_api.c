@@ -210,6 +210,53 @@ static void test_tokenize_untrusted_special_text_stays_text(void **state)
 	json_decref(v);
 }
 
+/* The prompt of a conversation as text again. */
+static char *prompt_text(struct fix *f, const char *body)
+{
+	json_t *v = tokenize(f, body), *tokens = json_object_get(v, "tokens"), *back;
+	char *list = json_dumps(tokens, JSON_COMPACT), *ask = malloc(strlen(list) + 32), *text;
+	struct http_exchange *x;
+
+	sprintf(ask, "{\"tokens\":%s}", list);
+	x = fix_post(f, "/detokenize", ask);
+	back = fake_exchange_json(x);
+	text = strdup(json_string_value(json_object_get(back, "prompt")));
+	fake_exchange_free(x);
+	json_decref(back);
+	json_decref(v);
+	free(list);
+	free(ask);
+	return text;
+}
+
+static void test_tool_schemas_keep_their_number_lexemes(void **state)
+{
+	struct fix *f = *state;
+	char *text = prompt_text(f,
+		"{\"temperature\":18446744073709551616,\"prompt\":null," USER
+		",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"
+		"{\"maximum\":123456789012345678901234567890,\"multipleOf\":0.10,"
+		"\"minimum\":1e-7}}}]}");
+
+	assert_non_null(strstr(text, "\"maximum\": 123456789012345678901234567890, "
+				     "\"multipleOf\": 0.1, \"minimum\": 1e-07"));
+	free(text);
+}
+
+static void test_nul_in_a_message_is_a_token(void **state)
+{
+	struct fix *f = *state;
+	json_t *v = tokenize(f, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\\u0000y\"}]}");
+	json_t *id;
+	size_t i;
+	bool found = false;
+
+	json_array_foreach (json_object_get(v, "tokens"), i, id)
+		found |= json_integer_value(id) == f->byte_token[0];
+	assert_true(found);
+	json_decref(v);
+}
+
 static void test_detokenize_inverts_and_shows_special_tokens(void **state)
 {
 	struct fix *f = *state;
@@ -297,6 +344,8 @@ int main(void)
 		T(test_content_type_must_be_json),
 		T(test_tokenize_chat_and_text_give_golden_ids),
 		T(test_tokenize_untrusted_special_text_stays_text),
+		T(test_tool_schemas_keep_their_number_lexemes),
+		T(test_nul_in_a_message_is_a_token),
 		T(test_detokenize_inverts_and_shows_special_tokens),
 		T(test_tokenize_refusals_name_the_field),
 		T(test_large_body_is_read_off_the_loop),

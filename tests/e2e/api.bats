@@ -1,0 +1,212 @@
+# The API of a whole heddled: two CPU workers on the bundled model, curl as the client.
+
+load lib
+
+setup_file()
+{
+	daemon_start -s fabric.workers=2 -s schedule.max_sequences=8
+}
+
+teardown_file()
+{
+	daemon_stop
+}
+
+chat()
+{
+	post /v1/chat/completions "{\"messages\":[{\"role\":\"user\",\"content\":\"$1\"}],\
+\"temperature\":0${2:+,$2}}"
+}
+
+# stream BODY: the data lines of a streamed answer in $events.
+stream()
+{
+	events=$(printf '%s' "$1" | curl -sSN --unix-socket "$SOCKET" -H 'content-type: application/json' \
+		--data-binary @- "http://heddle${2:-/v1/chat/completions}" | sed -n 's/^data: //p')
+}
+
+# text of the content deltas in $events
+streamed_text()
+{
+	printf '%s\n' "$events" | sed -n 's/.*"delta":{"content":"\([^"]*\)"}.*/\1/p' | tr -d '\n'
+}
+
+# Waits until /status says that nothing runs and nothing waits.
+idle()
+{
+	local deadline=$((SECONDS + 30))
+
+	until get /status && [[ $body == *'"running":0,'* ]] && [[ $body == *'"waiting":0,'* ]]; do
+		[ $SECONDS -lt $deadline ] || same "$body" "an idle engine"
+		sleep 0.05
+	done
+}
+
+@test "chat answers, says why it ended, and counts" {
+	chat 'What is 3 + 4?'
+	same "$http" 200
+	part '"content":"7"'
+	part '"finish_reason":"stop","stop_reason":null'
+	part '"usage":{"prompt_tokens":13,"completion_tokens":2,"total_tokens":15'
+	part '"model":"heddle-mini"'
+}
+
+@test "the bundled model says what its goldens say" {
+	chat 'Hello' '"max_tokens":40'
+	part '"content":"Hello! I am heddle-mini. How can I help you?"'
+	chat 'Repeat 48213.'
+	part '"content":"48213"'
+}
+
+@test "a stream is the whole answer in pieces, role first, usage and DONE last" {
+	stream '{"messages":[{"role":"user","content":"Hello"}],"temperature":0,"stream":true,
+		"stream_options":{"include_usage":true}}'
+	same "$(streamed_text)" 'Hello! I am heddle-mini. How can I help you?'
+	[[ $(printf '%s\n' "$events" | head -1) == *'"role":"assistant"'* ]]
+	same "$(printf '%s\n' "$events" | tail -1)" '[DONE]'
+	[[ $(printf '%s\n' "$events" | tail -2 | head -1) == *'"usage":{"prompt_tokens":5,'* ]]
+}
+
+@test "stop strings, limits and stop ids end an answer" {
+	chat 'Hello' '"stop":["heddle"]'
+	part '"content":"Hello! I am "'
+	part '"stop_reason":"heddle"'
+	stream '{"messages":[{"role":"user","content":"Hello"}],"temperature":0,"stream":true,
+		"stop":"mini. How"}'
+	same "$(streamed_text)" 'Hello! I am heddle-'
+	chat 'Hello' '"max_tokens":2'
+	part '"content":"Hello!"'
+	part '"finish_reason":"length"'
+}
+
+@test "completions echo a prompt with its log-probabilities" {
+	post /v1/completions '{"prompt":[0,3,2650,4,6],"echo":true,"max_tokens":1,"logprobs":1,
+		"temperature":0,"return_token_ids":true}'
+	same "$http" 200
+	part '"text":"<｜begin▁of▁sentence｜><｜User｜>Hello<｜Assistant｜></think>Hello"'
+	part '"token_logprobs":[null,'
+	part '"token_ids":[2650]'
+	part '"prompt_token_ids":[0,3,2650,4,6]'
+	# lm-eval asks so: only the prompt's
+	post /v1/completions '{"prompt":"Hello","echo":true,"max_tokens":0,"logprobs":1}'
+	same "$http" 200
+	part '"tokens":["Hello"],"token_logprobs":[null]'
+}
+
+@test "one seed gives one answer, alone and among others" {
+	local ask='{"prompt":"Hello","max_tokens":12,"temperature":1.5,"seed":42,"logprobs":0}' first
+
+	post /v1/completions "$ask"
+	first=${body#*\"choices\":}
+	post /v1/completions "$ask"
+	same "${body#*\"choices\":}" "$first"
+	post /v1/completions '{"prompt":["x","Hello"],"max_tokens":12,"temperature":1.5,"seed":42,
+		"logprobs":0}'
+	# the second choice is the first of the other, but for its index
+	first=${first#*\"index\":0,}
+	part "${first%%\}],\"usage\"*}"
+}
+
+@test "n choices and many clients at once all get their own" {
+	local i
+
+	chat 'Hello' '"n":3'
+	same "$(grep -o 'Hello! I am heddle-mini' <<<"$body" | wc -l)" 3
+	for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		curl -sS --unix-socket "$SOCKET" -H 'content-type: application/json' -o "$D/many.$i" \
+			-d "{\"messages\":[{\"role\":\"user\",\"content\":\"Repeat 1$i$i.\"}],
+			\"temperature\":0}" http://heddle/v1/chat/completions 3>&- &
+	done
+	wait
+	for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		body=$(cat "$D/many.$i")
+		part "\"content\":\"1$i$i\""
+	done
+}
+
+@test "a large prompt is read by a pool thread and gives the same tokens" {
+	local text words
+
+	text=$(tr -d '"\\' <"$HEDDLE_SRCDIR/models/heddle-mini/filler.txt" | tr '\n\t' '  ' |
+		head -c 100000)
+	post /tokenize "{\"prompt\":\"$text\"}"
+	same "$http" 200
+	words=${body#*\"count\":}
+	[ "${words%%,*}" -gt 15000 ]
+	post /detokenize "${body%%,\"count\"*}}"
+	same "$http" 200
+	part "${text:50000:300}"
+}
+
+@test "a needle in a few thousand tokens is found" {
+	local hay
+
+	hay=$(tr -d '"\\' <"$HEDDLE_SRCDIR/models/heddle-mini/filler.txt" | tr '\n\t' '  ')
+	chat "${hay:0:6000} The secret code of Bruno is 4492. ${hay:6000:3000} What is the secret code of Bruno?" \
+		'"max_tokens":20'
+	same "$http" 200
+	part '4492'
+}
+
+@test "what is wrong is 400 and names the field" {
+	post /v1/chat/completions '{"messages":[{"role":"user","content":"a"}],"temperature":-1}'
+	same "$http" 400
+	part '"param":"temperature"'
+	post /v1/completions '{"prompt":"a","suffix":"b"}'
+	same "$http" 400
+	post /v1/completions '{"prompt":"a",'
+	same "$http" 400
+	post /v1/chat/completions '{"messages":[{"role":"wizard","content":"a"}]}'
+	same "$http" 400
+	part 'messages[0]'
+	post /v1/completions '{"prompt":"a","max_tokens":100000000}'
+	same "$http" 400
+	part 'maximum context length'
+	part context_length_exceeded
+}
+
+@test "routes are told apart by path and method" {
+	get /v1/nothing
+	same "$http" 404
+	get /v1/chat/completions
+	same "$http" 405
+	[[ $headers == *'allow: POST'* ]] || same "$headers" 'allow: POST'
+	get /v1/models
+	part '"id":"heddle-mini"'
+	get /version
+	part '"version":"'
+	get /health
+	same "$http" 200
+	get /status
+	part '"max_sequences":"8"'
+	part '"workers":[{"rank":0'
+	get /metrics
+	part 'heddle_requests_total{outcome="ok"}'
+	part 'heddle_requests_running '
+}
+
+@test "request ids are kept and unknown fields named" {
+	post /v1/completions '{"prompt":"a","max_tokens":1,"max_token":2}' -H 'x-request-id: my-own-7'
+	same "$http" 200
+	part '"id":"cmpl-my-own-7"'
+	[[ $headers == *'x-request-id: my-own-7'* ]] || same "$headers" 'x-request-id'
+	[[ $headers == *'did you mean max_tokens'* ]] || same "$headers" 'x-heddle-warning'
+}
+
+@test "a client that goes away leaves nothing running" {
+	local i
+
+	idle
+	for i in 1 2 3 4 5 6 7 8 9 10 11 12; do # more than run at a time: some wait in the queue
+		curl -sS --unix-socket "$SOCKET" -H 'content-type: application/json' -o /dev/null \
+			-d "{\"prompt\":\"Hello\",\"ignore_eos\":true,\"stream\":$( ((i % 2)) && echo true || echo false),
+			\"max_tokens\":30000}" http://heddle/v1/completions 3>&- 2>&- &
+		pids+=($!)
+	done
+	until get /status && [[ $body == *'"running":8,'* ]]; do sleep 0.05; done
+	kill "${pids[@]}"
+	wait "${pids[@]}" || true
+	idle
+	get /metrics
+	part 'heddle_requests_total{outcome="aborted"} 12'
+}
