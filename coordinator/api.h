@@ -8,7 +8,8 @@
  * loop_work threads: call loop_work_start() before the first request.
  *
  * Order of calls: api_new(); http_server_ops = {api_on_request, api}; on SIGHUP api_reload(); at
- * the end of a drain api_abort_all(); free the HTTP server, then api_free(), then the engine.
+ * the end of a drain api_abort_all(). When loop_run() has returned for good: loop_settle(), which
+ * ends the pool threads, http_server_free(), api_free(), engine_free(), loop_free().
  */
 #ifndef COORDINATOR_API_H
 #define COORDINATOR_API_H
@@ -44,7 +45,10 @@ uint32_t api_running(const struct api *api);
 /* Cancels every request under way and answers it with 503 and this sentence. */
 void api_abort_all(struct api *api, const char *why);
 
-/* No request may be under way on a pool thread: stop the loop's work first. Accepts NULL. */
+/*
+ * After loop_settle(), with loop and engine still there: sequences of requests under way are
+ * cancelled, their exchanges not touched. Accepts NULL, returns NULL.
+ */
 struct api *api_free(struct api *api);
 
 #endif

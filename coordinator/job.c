@@ -55,6 +55,7 @@ static void job_free(struct api_task *t)
 	size_t i;
 
 	job_cancel_choices(job);
+	loop_timer_stop(t->api->loop, &job->keepalive);
 	for (i = 0; i < job->choice_n; i++) {
 		c = &job->choices[i];
 		answer_fini(&c->answer);
@@ -82,7 +83,6 @@ static void job_close(struct job *job, int status)
 	log_info("request %s: %s %d, %" PRIu64 " + %" PRIu64 " tokens, %.3f s", job->task.id,
 		job->chat ? "chat" : "completion", status, job_prompt_tokens(job),
 		job_generated_tokens(job), job_seconds(job, job->task.arrived));
-	loop_timer_stop(job->task.api->loop, &job->keepalive);
 	task_end(&job->task);
 }
 

@@ -510,6 +510,7 @@ void loop_settle(struct loop *loop)
 		r = io_uring_submit_and_wait_timeout(&loop->ring, &cqe, 1, &second, NULL);
 		complete_all(loop);
 	}
+	loop->work = work_free(loop->work);
 }
 
 struct loop *loop_free(struct loop *loop)
@@ -517,7 +518,6 @@ struct loop *loop_free(struct loop *loop)
 	if (!loop)
 		return NULL;
 	loop_settle(loop);
-	work_free(loop->work);
 	io_uring_queue_exit(&loop->ring);
 	free(loop);
 	return NULL;

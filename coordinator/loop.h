@@ -63,8 +63,9 @@ mono_ns_t loop_now(const struct loop *loop); /* time at the start of this turn *
 /*
  * The end of the loop, after loop_run() has returned for the last time: cancels whatever is still
  * armed and waits until the kernel has let go of every file and buffer. No callback runs, accepted
- * connections are closed, and later calls for events do nothing. Owners of events may then be freed
- * in any order. loop_free() does it too.
+ * connections are closed, and later calls for events do nothing. Waits for the work that pool
+ * threads have begun, drops the rest, and ends the threads. Owners of events and of work may then
+ * be freed in any order. loop_free() does it too.
  */
 void loop_settle(struct loop *loop);
 

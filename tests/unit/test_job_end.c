@@ -154,7 +154,8 @@ static void test_abort_all_answers_everyone(void **state)
 static void test_free_with_requests_under_way_leaks_nothing(void **state)
 {
 	struct fix *f = *state;
-	struct http_exchange *x = fix_post(f, CHAT, "{" USER ",\"n\":2,\"logprobs\":true}"), *y;
+	struct http_exchange *x = fix_post(f, CHAT, "{" USER ",\"n\":2,\"logprobs\":true}"),
+			     *stream = fix_post(f, CHAT, "{" USER ",\"stream\":true}"), *y;
 	char body[9000];
 
 	snprintf(body, sizeof(body), "{" USER "%8500s}", "");
@@ -163,6 +164,7 @@ static void test_free_with_requests_under_way_leaks_nothing(void **state)
 	api_free(f->api);
 	assert_int_equal(fake_engine_live(f->engine), 0);
 	fake_exchange_free(x);
+	fake_exchange_free(stream);
 	fake_exchange_free(y);
 	assert_int_equal(api_new(f->loop, &f->set, f->engine, &f->api, NULL), 0);
 }
