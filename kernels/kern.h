@@ -136,7 +136,7 @@ struct kern_linear_out {
 	size_t ldy;
 };
 
-/* y_i = W_i x, i < n. All weights have the same k. */
+/* y_i = W_i x, i < n. All weights have the same k and col0. */
 struct kern_linear_args {
 	uint32_t rows, n;
 	const kern_act_t *x; /* [rows][k], ldx from row to row */

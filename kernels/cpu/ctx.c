@@ -11,11 +11,13 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 	size_t need = 0, x, max_k = MAX((size_t)l->max_k, (size_t)l->heads * KERN_HEAD);
 
 	x = (size_t)KERN_ROW_BLOCK * max_k * sizeof(float); /* rounded activations */
-	x += n * ((size_t)l->max_k * sizeof(float) + KERN_PANEL_BYTES);
+	x += n * (max_k * sizeof(float) + KERN_PANEL_BYTES +
+			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
-	x = (2 * pairs + 2 * (size_t)l->experts + 8) * sizeof(uint32_t);
-	x += n * ((size_t)KERN_ROW_BLOCK * (l->max_k + 64) * sizeof(float) +
-			 2 * (size_t)l->max_k * sizeof(float) + KERN_PANEL_BYTES);
+	x = (pairs + (size_t)l->experts + 2) * sizeof(uint32_t);
+	x += n * ((size_t)KERN_ROW_BLOCK * (l->max_k + 2 * KERN_PANEL_N) * sizeof(float) +
+			 2 * max_k * sizeof(float) + KERN_PANEL_BYTES +
+			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
 	x = n * KERN_KEY_TILE * ((size_t)l->heads + KERN_HEAD) * sizeof(float);
 	need = MAX(need, x);

@@ -83,7 +83,7 @@ int KERN_FN(linear)(const struct kern_linear_args *a, void *stream)
 	if (!a->n || a->n > KERN_LINEAR_MAX)
 		return -EINVAL;
 	for (uint32_t i = 0; i < a->n; i++)
-		if (a->out[i].w->k != a->out[0].w->k)
+		if (a->out[i].w->k != a->out[0].w->k || a->out[i].w->col0 != a->out[0].w->col0)
 			return -EINVAL;
 	for (uint32_t i = 0; i < a->n && !rc; i++) {
 		struct linear_job j = {

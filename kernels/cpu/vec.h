@@ -1,0 +1,331 @@
+/*
+ * Sixteen floats at a time, for the vector code of the fast variants: one register with AVX-512,
+ * two with AVX2. Every operation rounds as its scalar form in math.h does, lane by lane, so that
+ * code written with these has the reference's bits.
+ */
+#ifndef KERNELS_CPU_VEC_H
+#define KERNELS_CPU_VEC_H
+
+#include <immintrin.h>
+
+#include "kernels/cpu/math.h"
+
+#define VEC_INLINE static inline __attribute__((always_inline))
+
+#ifdef __AVX512F__
+
+/* Register tiles: rows x groups of a product, groups of a product of one row. */
+enum { VEC_MR = 6, VEC_NV = 4, VEC_NV1 = 8 };
+
+typedef __m512 v16;
+
+VEC_INLINE v16 v16_load(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+VEC_INLINE void v16_store(float *p, v16 v)
+{
+	_mm512_storeu_ps(p, v);
+}
+
+/* The first n <= 16 lanes; others read as 0 and are not written. */
+VEC_INLINE v16 v16_load_n(const float *p, unsigned n)
+{
+	return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+
+VEC_INLINE void v16_store_n(float *p, v16 v, unsigned n)
+{
+	_mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), v);
+}
+
+VEC_INLINE v16 v16_set1(float f)
+{
+	return _mm512_set1_ps(f);
+}
+
+VEC_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+	return _mm512_fmadd_ps(a, b, c);
+}
+
+VEC_INLINE v16 v16_mul(v16 a, v16 b)
+{
+	return _mm512_mul_ps(a, b);
+}
+
+VEC_INLINE v16 v16_add(v16 a, v16 b)
+{
+	return _mm512_add_ps(a, b);
+}
+
+VEC_INLINE v16 v16_sub(v16 a, v16 b)
+{
+	return _mm512_sub_ps(a, b);
+}
+
+VEC_INLINE v16 v16_div(v16 a, v16 b)
+{
+	return _mm512_div_ps(a, b);
+}
+
+/* a > b ? a : b, so b where either is NaN; and the same with <. */
+VEC_INLINE v16 v16_max(v16 a, v16 b)
+{
+	return _mm512_max_ps(a, b);
+}
+
+VEC_INLINE v16 v16_min(v16 a, v16 b)
+{
+	return _mm512_min_ps(a, b);
+}
+
+VEC_INLINE v16 v16_bf16(const uint16_t *p)
+{
+	__m512i u = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+
+	return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
+}
+
+VEC_INLINE v16 v16_f16(const uint16_t *p)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* e4m3 is f16 with a bias of 7 instead of 15: move the bits, then times 2^8. Exact. */
+VEC_INLINE v16 v16_e4m3(const uint8_t *p)
+{
+	__m256i u = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+	__m256i sign = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x80)), 8);
+	__m256i rest = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x7f)), 7);
+
+	return v16_mul(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), v16_set1(256.0f));
+}
+
+struct v16_pair {
+	v16 lo, hi;
+};
+
+/* 16 bytes of two e2m1 each. */
+VEC_INLINE struct v16_pair v16_e2m1(const uint8_t *p)
+{
+	const __m512 table = _mm512_setr_ps(
+		0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6);
+	__m512i u = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+
+	return (struct v16_pair){_mm512_permutexvar_ps(u, table), /* looks at 4 bits only */
+		_mm512_permutexvar_ps(_mm512_srli_epi32(u, 4), table)};
+}
+
+VEC_INLINE v16 v16_e8m0(const uint8_t *p)
+{
+	__m512i u = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+
+	return _mm512_castsi512_ps(
+		_mm512_max_epu32(_mm512_slli_epi32(u, 23), _mm512_set1_epi32(0x00400000)));
+}
+
+/* kern_expf() of each lane. */
+VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
+{
+	__m512i i = _mm512_sub_epi32(
+		_mm512_castps_si512(t), _mm512_castps_si512(v16_set1(KERN_EXP_MAGIC)));
+	__m512i half = _mm512_srai_epi32(i, 1), bias = _mm512_set1_epi32(127);
+	__m512i a = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+	__m512i b = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(i, half), bias), 23);
+
+	return v16_mul(v16_mul(p, _mm512_castsi512_ps(a)), _mm512_castsi512_ps(b));
+}
+
+#else /* AVX2 */
+
+enum { VEC_MR = 6, VEC_NV = 1, VEC_NV1 = 4 };
+
+typedef struct {
+	__m256 a, b;
+} v16;
+
+VEC_INLINE v16 v16_load(const float *p)
+{
+	return (v16){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+
+VEC_INLINE void v16_store(float *p, v16 v)
+{
+	_mm256_storeu_ps(p, v.a);
+	_mm256_storeu_ps(p + 8, v.b);
+}
+
+VEC_INLINE __m256i v16_mask_(int n)
+{
+	return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+VEC_INLINE v16 v16_load_n(const float *p, unsigned n)
+{
+	return (v16){_mm256_maskload_ps(p, v16_mask_((int)n)),
+		_mm256_maskload_ps(p + 8, v16_mask_((int)n - 8))};
+}
+
+VEC_INLINE void v16_store_n(float *p, v16 v, unsigned n)
+{
+	_mm256_maskstore_ps(p, v16_mask_((int)n), v.a);
+	_mm256_maskstore_ps(p + 8, v16_mask_((int)n - 8), v.b);
+}
+
+VEC_INLINE v16 v16_set1(float f)
+{
+	return (v16){_mm256_set1_ps(f), _mm256_set1_ps(f)};
+}
+
+VEC_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+	return (v16){_mm256_fmadd_ps(a.a, b.a, c.a), _mm256_fmadd_ps(a.b, b.b, c.b)};
+}
+
+VEC_INLINE v16 v16_mul(v16 a, v16 b)
+{
+	return (v16){_mm256_mul_ps(a.a, b.a), _mm256_mul_ps(a.b, b.b)};
+}
+
+VEC_INLINE v16 v16_add(v16 a, v16 b)
+{
+	return (v16){_mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b)};
+}
+
+VEC_INLINE v16 v16_sub(v16 a, v16 b)
+{
+	return (v16){_mm256_sub_ps(a.a, b.a), _mm256_sub_ps(a.b, b.b)};
+}
+
+VEC_INLINE v16 v16_div(v16 a, v16 b)
+{
+	return (v16){_mm256_div_ps(a.a, b.a), _mm256_div_ps(a.b, b.b)};
+}
+
+VEC_INLINE v16 v16_max(v16 a, v16 b)
+{
+	return (v16){_mm256_max_ps(a.a, b.a), _mm256_max_ps(a.b, b.b)};
+}
+
+VEC_INLINE v16 v16_min(v16 a, v16 b)
+{
+	return (v16){_mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b)};
+}
+
+VEC_INLINE __m256 v8_bf16_(const uint16_t *p)
+{
+	__m256i u = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+
+	return _mm256_castsi256_ps(_mm256_slli_epi32(u, 16));
+}
+
+VEC_INLINE v16 v16_bf16(const uint16_t *p)
+{
+	return (v16){v8_bf16_(p), v8_bf16_(p + 8)};
+}
+
+VEC_INLINE v16 v16_f16(const uint16_t *p)
+{
+	return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+		_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
+}
+
+VEC_INLINE v16 v16_e4m3(const uint8_t *p)
+{
+	__m256i u = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+	__m256i sign = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x80)), 8);
+	__m256i rest = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x7f)), 7);
+	__m256i h = _mm256_or_si256(sign, rest);
+
+	return v16_mul((v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+			       _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))},
+		v16_set1(256.0f));
+}
+
+struct v16_pair {
+	v16 lo, hi;
+};
+
+/* Magnitude by table, sign by shift, of the low nibble of each word. */
+VEC_INLINE __m256 v8_e2m1_(__m256i u)
+{
+	const __m256 table = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);
+	__m256i sign = _mm256_slli_epi32(_mm256_and_si256(u, _mm256_set1_epi32(8)), 28);
+
+	return _mm256_or_ps(_mm256_permutevar8x32_ps(table, u), _mm256_castsi256_ps(sign));
+}
+
+VEC_INLINE struct v16_pair v16_e2m1(const uint8_t *p)
+{
+	__m256i a = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+	__m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(p + 8)));
+
+	return (struct v16_pair){{v8_e2m1_(a), v8_e2m1_(b)},
+		{v8_e2m1_(_mm256_srli_epi32(a, 4)), v8_e2m1_(_mm256_srli_epi32(b, 4))}};
+}
+
+VEC_INLINE __m256 v8_e8m0_(const uint8_t *p)
+{
+	__m256i u = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+
+	return _mm256_castsi256_ps(
+		_mm256_max_epu32(_mm256_slli_epi32(u, 23), _mm256_set1_epi32(0x00400000)));
+}
+
+VEC_INLINE v16 v16_e8m0(const uint8_t *p)
+{
+	return (v16){v8_e8m0_(p), v8_e8m0_(p + 8)};
+}
+
+VEC_INLINE __m256 v8_exp2_scale_(__m256 p, __m256 t)
+{
+	__m256i i = _mm256_sub_epi32(
+		_mm256_castps_si256(t), _mm256_castps_si256(_mm256_set1_ps(KERN_EXP_MAGIC)));
+	__m256i half = _mm256_srai_epi32(i, 1), bias = _mm256_set1_epi32(127);
+	__m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+	__m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
+
+	return _mm256_mul_ps(_mm256_mul_ps(p, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+
+VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
+{
+	return (v16){v8_exp2_scale_(p.a, t.a), v8_exp2_scale_(p.b, t.b)};
+}
+
+#endif
+
+/* kern_expf() of each lane, operation by operation. */
+VEC_INLINE v16 v16_exp(v16 x)
+{
+	v16 t, n, r, p;
+
+	/* the constant first: max and min return the second operand where a lane is NaN */
+	x = v16_max(v16_set1(KERN_EXP_LO), x);
+	x = v16_min(v16_set1(KERN_EXP_HI), x);
+	t = v16_fma(x, v16_set1(KERN_EXP_LOG2E), v16_set1(KERN_EXP_MAGIC));
+	n = v16_sub(t, v16_set1(KERN_EXP_MAGIC));
+	r = v16_fma(n, v16_set1(-KERN_EXP_LN2_HI), x);
+	r = v16_fma(n, v16_set1(-KERN_EXP_LN2_LO), r);
+	p = v16_fma(v16_set1(KERN_EXP_C7), r, v16_set1(KERN_EXP_C6));
+	p = v16_fma(p, r, v16_set1(KERN_EXP_C5));
+	p = v16_fma(p, r, v16_set1(KERN_EXP_C4));
+	p = v16_fma(p, r, v16_set1(KERN_EXP_C3));
+	p = v16_fma(p, r, v16_set1(0.5f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	return v16_exp2_scale(p, t);
+}
+
+/* kern_sum16() */
+VEC_INLINE float v16_sum(v16 v)
+{
+	float lane[KERN_LANES];
+
+	v16_store(lane, v);
+	return kern_sum16(lane);
+}
+
+#endif
