@@ -108,45 +108,19 @@ static int64_t pack_scales(struct kern_weight *w, uint32_t n, const uint8_t *raw
 		size_t at = (group + b) * KERN_GROUP + lane;
 		float s;
 
-		if (w->scale_kind == KERN_SCALE_E8M0) {
-			if (raw[b] == 255)
-				return b;
-			s = kern_from_e8m0(raw[b]);
-		} else {
+		if (w->scale_kind == KERN_SCALE_E8M0)
+			s = raw[b] == 255 ? NAN : kern_from_e8m0(raw[b]);
+		else
 			memcpy(&s, raw + 4 * (size_t)b, sizeof(s));
-			if (!(s > 0) || isinf(s))
-				return b;
-		}
+		/* the largest code times the scale must be finite */
+		if (!(s > 0 && s <= (w->dtype == KERN_FP8 ? 0x1p119f : 0x1p125f)))
+			return b;
 		if (w->dtype == KERN_FP8)
 			((float *)w->scale)[at] = s;
 		else
 			((uint8_t *)w->scale)[at] = raw[b];
 	}
 	return -1;
-}
-
-/* The first column of a packed row whose value overflows f32, or -1. */
-static int64_t find_overflow(const struct kern_weight *w, uint32_t n)
-{
-	for (uint32_t k = 0; k < w->k; k++)
-		if (isinf(kern_weight_get(w, n, k)))
-			return k;
-	return -1;
-}
-
-static bool scale_is_large(const struct kern_weight *w, uint32_t n)
-{
-	float limit = FLT_MAX / (w->dtype == KERN_FP8 ? KERN_FP8_MAX : KERN_FP4_MAX);
-
-	for (uint32_t b = 0; b < w->nblk; b++) {
-		size_t at = ((size_t)(n / KERN_GROUP) * w->nblk + b) * KERN_GROUP + n % KERN_GROUP;
-		float s = w->dtype == KERN_FP8 ? ((const float *)w->scale)[at]
-					       : kern_from_e8m0(((const uint8_t *)w->scale)[at]);
-
-		if (s > limit)
-			return true;
-	}
-	return false;
 }
 
 int kern_weight_pack(struct kern_weight *w, uint32_t first, uint32_t rows, const void *raw,
@@ -170,13 +144,8 @@ int kern_weight_pack(struct kern_weight *w, uint32_t first, uint32_t rows, const
 				(row / unit - (w->row0 + first) / unit) * scale_stride * elem);
 		if (at >= 0)
 			return err_set(err, -EBADMSG, EXIT_DATA_ERR,
-				"scale of row %u, block %u is NaN, infinite or not positive", row,
+				"scale of row %u, block %u is NaN, too large or not positive", row,
 				w->col0 / w->block + (uint32_t)at);
-		at = scale_is_large(w, n) ? find_overflow(w, n) : -1;
-		if (at >= 0)
-			return err_set(err, -EBADMSG, EXIT_DATA_ERR,
-				"value times scale overflows at row %u, column %u", row,
-				w->col0 + (uint32_t)at);
 	}
 	return 0;
 }

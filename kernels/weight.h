@@ -63,8 +63,9 @@ int kern_weight_init(struct kern_weight *w, const struct kern_weight_desc *d, vo
  * ELEMENTS (f32 or bytes) from one block row to the next (FP4: from row to row); NULL without
  * scales. Neither needs alignment. Rows may come in any order and number; different rows may be
  * packed by different threads when they lie in different groups of 16.
- * Returns 0, or -EBADMSG with err naming row and column: an FP8 NaN code, an E8M0 byte 255, an
- * F32 scale that is not finite and positive, a product that overflows.
+ * Returns 0, or -EBADMSG with err naming row and column or block: an FP8 NaN code; a scale that is
+ * NaN (E8M0 byte 255), not positive, or so large that the greatest code would overflow (above
+ * 2^119 for FP8, 2^125 for FP4).
  */
 int kern_weight_pack(struct kern_weight *w, uint32_t first, uint32_t rows, const void *raw,
 	size_t raw_stride, const void *scales, size_t scale_stride, struct errbuf *err) MUST_CHECK;

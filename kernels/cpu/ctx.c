@@ -11,19 +11,19 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 	size_t need = 0, x, max_k = MAX((size_t)l->max_k, (size_t)l->heads * KERN_HEAD);
 
 	x = (size_t)KERN_ROW_BLOCK * max_k * sizeof(float); /* rounded activations */
-	x += n * (max_k * sizeof(float) + KERN_PANEL_BYTES +
+	x += n * (max_k * sizeof(float) + KERN_PRODUCT_BYTES +
 			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
 	x = (pairs + (size_t)l->experts + 2) * sizeof(uint32_t);
 	x += n * ((size_t)KERN_ROW_BLOCK * (l->max_k + 2 * KERN_PANEL_N) * sizeof(float) +
-			 2 * max_k * sizeof(float) + KERN_PANEL_BYTES +
+			 2 * max_k * sizeof(float) + KERN_PRODUCT_BYTES +
 			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
 	x = n * KERN_KEY_TILE * ((size_t)l->heads + KERN_HEAD) * sizeof(float);
 	need = MAX(need, x);
 	x = KERN_SELECT_ROWS * (cand + KERN_SELECT_CHUNK * sizeof(float) +
 				       (size_t)l->index_heads * sizeof(float)) +
-	    n * (cand + KERN_PANEL_BYTES);
+	    n * (cand + KERN_PRODUCT_BYTES);
 	need = MAX(need, x);
 	x = n * 8 * (size_t)MAX(l->world, 1u) * l->topk;
 	need = MAX(need, x);

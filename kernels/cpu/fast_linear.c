@@ -2,17 +2,13 @@
 #include "kernels/cpu/act.h"
 #include "kernels/cpu/product.h"
 
-enum { ROWS = 192 }; /* rows of activations kept in the L2 cache */
-
-/* One call: outputs that share x, or the blocks of wo_a. */
+/* One call: outputs that share x. */
 struct fast_job {
 	uint32_t rows, n;
 	const float *x;
 	size_t ldx;
 	const struct kern_linear_out *out;
-	uint32_t groups; /* blocks of wo_a; 1 otherwise */
 	char *panels;
-	/* rounded copies of x are made once for each distinct rounding */
 	bool by_rows; /* threads share out rows instead of outputs */
 };
 
@@ -20,10 +16,10 @@ struct fast_job {
 static void one_weight(const struct fast_job *j, const struct kern_linear_out *o, uint32_t first,
 	uint32_t rows, struct kern_part p, float *panel)
 {
-	const float *x[ROWS];
+	const float *x[KERN_ROW_BLOCK];
 
-	for (uint32_t t = 0; t < rows; t += ROWS) {
-		uint32_t n = MIN(rows - t, (uint32_t)ROWS);
+	for (uint32_t t = 0; t < rows; t += KERN_ROW_BLOCK) {
+		uint32_t n = MIN(rows - t, (uint32_t)KERN_ROW_BLOCK);
 
 		for (uint32_t i = 0; i < n; i++)
 			x[i] = j->x + (first + t + i) * j->ldx;
@@ -35,7 +31,7 @@ static void one_weight(const struct fast_job *j, const struct kern_linear_out *o
 static void fast_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
 {
 	const struct fast_job *j = job;
-	float *panel = (float *)(j->panels + (size_t)i * KERN_PANEL_BYTES);
+	float *panel = (float *)(j->panels + (size_t)i * KERN_PRODUCT_BYTES);
 	struct kern_part rows = {0, j->rows};
 
 	if (j->by_rows)
@@ -91,7 +87,7 @@ static int rounded(const struct kern_linear_args *a, const struct kern_linear_ou
 {
 	struct kern_arena arena = kern_arena(c);
 	uint32_t k = out->w->k, ng = kern_act_groups(k, out->w->col0);
-	char *panels = kern_arena_get(&arena, (size_t)c->n * KERN_PANEL_BYTES);
+	char *panels = kern_arena_get(&arena, (size_t)c->n * KERN_PRODUCT_BYTES);
 	float *to = kern_arena_get(&arena, (size_t)KERN_ROW_BLOCK * k * sizeof(float));
 
 	if (!panels || !to)
@@ -141,7 +137,7 @@ int KERN_FN(linear)(const struct kern_linear_args *a, void *stream)
 			continue;
 		}
 		j.n = n;
-		j.panels = kern_arena_get(&arena, (size_t)c->n * KERN_PANEL_BYTES);
+		j.panels = kern_arena_get(&arena, (size_t)c->n * KERN_PRODUCT_BYTES);
 		if (!j.panels)
 			return -EINVAL;
 		run_job(&j, c);
@@ -150,6 +146,9 @@ int KERN_FN(linear)(const struct kern_linear_args *a, void *stream)
 }
 
 /* ---- wo_a ---- */
+
+/* A thread's scratch: the product's, and a block of outputs. */
+enum { GROUPED_BYTES = KERN_PRODUCT_BYTES + KERN_ROW_BLOCK * KERN_PANEL_N * 4 };
 
 struct grouped_job {
 	const struct kern_linear_grouped_args *a;
@@ -191,8 +190,8 @@ static void grouped_part(const void *job, struct kern_cpu_ctx *c, unsigned i, un
 	const struct grouped_job *j = job;
 	uint32_t per = j->a->w->n / j->a->groups;
 	struct kern_part p = kern_part(DIV_UP(j->a->w->n, KERN_GROUP), 1, i, n), q;
-	float *panel = (float *)(j->panels + i * (size_t)(KERN_PANEL_BYTES + KERN_ROW_BLOCK * 256));
-	float *tmp = panel + KERN_PANEL_BYTES / sizeof(float);
+	float *panel = (float *)(j->panels + i * (size_t)GROUPED_BYTES);
+	float *tmp = panel + KERN_PRODUCT_BYTES / sizeof(float);
 
 	for (size_t g = p.begin; g < p.end; g = q.end) {
 		uint32_t first = (uint32_t)(g * KERN_GROUP) / per, last;
@@ -219,7 +218,7 @@ int KERN_FN(linear_grouped)(const struct kern_linear_grouped_args *a, void *stre
 
 	if (!a->groups || a->w->n % a->groups)
 		return -EINVAL;
-	j.panels = kern_arena_get(&arena, c->n * (size_t)(KERN_PANEL_BYTES + KERN_ROW_BLOCK * 256));
+	j.panels = kern_arena_get(&arena, c->n * (size_t)GROUPED_BYTES);
 	to = kern_arena_get(&arena, (size_t)KERN_ROW_BLOCK * a->groups * k * sizeof(float));
 	if (!j.panels || !to)
 		return -EINVAL;

@@ -40,7 +40,7 @@ struct lane {
 
 static size_t lane_bytes(uint32_t k)
 {
-	return KERN_PANEL_BYTES + (size_t)KERN_ROW_BLOCK * (2 * KERN_PANEL_N + k) * sizeof(float);
+	return KERN_PRODUCT_BYTES + (size_t)KERN_ROW_BLOCK * (2 * KERN_PANEL_N + k) * sizeof(float);
 }
 
 static struct lane lane_of(char *scratch, unsigned i, uint32_t k)
@@ -48,7 +48,7 @@ static struct lane lane_of(char *scratch, unsigned i, uint32_t k)
 	struct lane l;
 
 	l.panel = (float *)(scratch + i * ALIGN_UP(lane_bytes(k), (size_t)64));
-	l.g = l.panel + KERN_PANEL_BYTES / sizeof(float);
+	l.g = l.panel + KERN_PRODUCT_BYTES / sizeof(float);
 	l.u = l.g + KERN_ROW_BLOCK * KERN_PANEL_N;
 	l.rounded = l.u + KERN_ROW_BLOCK * KERN_PANEL_N;
 	return l;

@@ -4,7 +4,8 @@
  *
  *   few rows    weights are widened in registers and used at once: memory-bound, like a GEMV
  *   many rows   a panel of KERN_PANEL_K columns x VEC_NV groups is widened once into the L1 cache
- *               and used for every row; partial sums wait in y between panels
+ *               and used for every row; partial sums wait in scratch between
+ *               panels
  *
  * Storing and reloading a partial sum does not change it, so both paths give the same bits.
  */
@@ -24,6 +25,8 @@ VEC_INLINE uint32_t product_run(const struct kern_weight *w, uint32_t k, uint32_
 	return end - k;
 }
 
+/* The scales of a group's 16 outputs at column k, V16_E4M3_UNIT included; kern_weight_pack() has
+ * seen to it that this does not overflow. */
 VEC_INLINE v16 product_scale(const struct kern_weight *w, uint32_t group, uint32_t k)
 {
 	size_t at;
@@ -32,7 +35,7 @@ VEC_INLINE v16 product_scale(const struct kern_weight *w, uint32_t group, uint32
 		return v16_set1(1.0f);
 	at = ((size_t)group * w->nblk + kern_weight_block(w, k)) * KERN_GROUP;
 	if (w->dtype == KERN_FP8)
-		return v16_load((const float *)w->scale + at);
+		return v16_mul(v16_load((const float *)w->scale + at), v16_set1(V16_E4M3_UNIT));
 	return v16_e8m0((const uint8_t *)w->scale + at);
 }
 
@@ -55,7 +58,20 @@ VEC_INLINE size_t product_step(enum kern_dtype dtype)
 	return dtype == KERN_F32 ? 64 : dtype == KERN_FP8 || dtype == KERN_FP4 ? 16 : 32;
 }
 
-/* One column of a group, widened; not for FP4. */
+/* Types that are widened two columns at a time, where two are left. */
+VEC_INLINE bool product_pairs(enum kern_dtype dtype)
+{
+	return dtype == KERN_FP8 || dtype == KERN_FP4;
+}
+
+VEC_INLINE struct v16_pair product_widen_pair(enum kern_dtype dtype, const uint8_t *p, v16 scale)
+{
+	struct v16_pair c = dtype == KERN_FP4 ? v16_e2m1(p) : v16_e4m3_pair(p);
+
+	return (struct v16_pair){v16_mul(c.lo, scale), v16_mul(c.hi, scale)};
+}
+
+/* One column of a group; not for FP4, whose columns are even in number. */
 VEC_INLINE v16 product_widen(enum kern_dtype dtype, const uint8_t *p, v16 scale)
 {
 	switch (dtype) {
@@ -70,13 +86,46 @@ VEC_INLINE v16 product_widen(enum kern_dtype dtype, const uint8_t *p, v16 scale)
 	}
 }
 
+/* acc[mr][nv] += columns k .. k+run-1 of one scale block; moves p on. */
+VEC_INLINE void product_columns(enum kern_dtype dtype, const int mr, const int nv, uint32_t k,
+	uint32_t run, const v16 scale[VEC_NV1], const float *const *x, const uint8_t *p[VEC_NV1],
+	v16 acc[VEC_MR][VEC_NV1])
+{
+	uint32_t j = k;
+
+	if (product_pairs(dtype))
+		for (; j + 2 <= k + run; j += 2)
+#pragma GCC unroll 8
+			for (int v = 0; v < nv; v++) {
+				struct v16_pair c = product_widen_pair(dtype, p[v], scale[v]);
+
+				p[v] += dtype == KERN_FP4 ? 16 : 32;
+#pragma GCC unroll 8
+				for (int i = 0; i < mr; i++) {
+					acc[i][v] = v16_fma(v16_set1(x[i][j]), c.lo, acc[i][v]);
+					acc[i][v] = v16_fma(v16_set1(x[i][j + 1]), c.hi, acc[i][v]);
+				}
+			}
+	if (dtype == KERN_FP4)
+		return;
+	for (; j < k + run; j++)
+#pragma GCC unroll 8
+		for (int v = 0; v < nv; v++) {
+			v16 c = product_widen(dtype, p[v], scale[v]);
+
+			p[v] += product_step(dtype);
+#pragma GCC unroll 8
+			for (int i = 0; i < mr; i++)
+				acc[i][v] = v16_fma(v16_set1(x[i][j]), c, acc[i][v]);
+		}
+}
+
 /* mr rows x nv groups from compressed weights, all of k. dtype, mr, nv are constants. */
 VEC_INLINE void product_direct(enum kern_dtype dtype, const int mr, const int nv,
 	const struct kern_weight *w, uint32_t group, const float *const *x, float *y, size_t ldy)
 {
 	v16 acc[VEC_MR][VEC_NV1], scale[VEC_NV1];
 	const uint8_t *p[VEC_NV1];
-	const size_t step = product_step(dtype);
 
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
@@ -91,31 +140,7 @@ VEC_INLINE void product_direct(enum kern_dtype dtype, const int mr, const int nv
 #pragma GCC unroll 8
 		for (int v = 0; v < nv; v++)
 			scale[v] = product_scale(w, group + v, k);
-		for (uint32_t j = k; j < k + run; j += dtype == KERN_FP4 ? 2 : 1)
-#pragma GCC unroll 8
-			for (int v = 0; v < nv; v++) {
-				if (dtype == KERN_FP4) {
-					struct v16_pair c = v16_e2m1(p[v]);
-					v16 lo = v16_mul(c.lo, scale[v]);
-					v16 hi = v16_mul(c.hi, scale[v]);
-
-#pragma GCC unroll 8
-					for (int i = 0; i < mr; i++) {
-						acc[i][v] =
-							v16_fma(v16_set1(x[i][j]), lo, acc[i][v]);
-						acc[i][v] = v16_fma(
-							v16_set1(x[i][j + 1]), hi, acc[i][v]);
-					}
-				} else {
-					v16 c = product_widen(dtype, p[v], scale[v]);
-
-#pragma GCC unroll 8
-					for (int i = 0; i < mr; i++)
-						acc[i][v] =
-							v16_fma(v16_set1(x[i][j]), c, acc[i][v]);
-				}
-				p[v] += step;
-			}
+		product_columns(dtype, mr, nv, k, run, scale, x, p, acc);
 	}
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
@@ -197,23 +222,23 @@ VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_
 VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight *w, uint32_t group,
 	uint32_t k0, uint32_t kn, float *panel)
 {
-	const size_t ld = VEC_NV * KERN_GROUP, step = product_step(dtype);
+	const size_t ld = VEC_NV * KERN_GROUP;
 	const uint8_t *p = product_at(dtype, w, group, k0);
 
 	for (uint32_t k = 0, run; k < kn; k += run) {
 		v16 scale = product_scale(w, group, k0 + k);
+		uint32_t j = k;
 
 		run = MIN(product_run(w, k0 + k, kn), kn - k);
-		for (uint32_t j = k; j < k + run; j += dtype == KERN_FP4 ? 2 : 1, p += step) {
-			if (dtype == KERN_FP4) {
-				struct v16_pair c = v16_e2m1(p);
+		if (product_pairs(dtype))
+			for (; j + 2 <= k + run; j += 2, p += dtype == KERN_FP4 ? 16 : 32) {
+				struct v16_pair c = product_widen_pair(dtype, p, scale);
 
-				v16_store(panel + j * ld, v16_mul(c.lo, scale));
-				v16_store(panel + (j + 1) * ld, v16_mul(c.hi, scale));
-			} else {
-				v16_store(panel + j * ld, product_widen(dtype, p, scale));
+				v16_store(panel + j * ld, c.lo);
+				v16_store(panel + (j + 1) * ld, c.hi);
 			}
-		}
+		for (; dtype != KERN_FP4 && j < k + run; j++, p += product_step(dtype))
+			v16_store(panel + j * ld, product_widen(dtype, p, scale));
 	}
 }
 
@@ -270,71 +295,67 @@ VEC_INLINE void product_tile(const int mr, const float *const *x, uint32_t kn, c
 	}
 }
 
-/* y[mr][n] (+)= x[mr] panel, n <= VEC_NV * 16 */
-VEC_INLINE void product_tile_y(const int mr, const float *const *x, uint32_t kn, const float *panel,
-	bool first, float *y, size_t ldy, uint32_t n)
+/* sums[mr][VEC_NV * 16] (+)= x[mr] panel */
+VEC_INLINE void product_tile_sums(const int mr, const float *const *x, uint32_t kn,
+	const float *panel, bool first, float *sums)
 {
 	v16 acc[VEC_MR][VEC_NV];
 
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-		for (uint32_t v = 0; v < VEC_NV; v++) {
-			uint32_t at = v * KERN_GROUP, left = n > at ? n - at : 0;
-
-			acc[i][v] = first ? v16_set1(0)
-					  : v16_load_n(y + i * ldy + at, MIN(left, KERN_GROUP));
-		}
+		for (int v = 0; v < VEC_NV; v++)
+			acc[i][v] = first ? v16_set1(0) : v16_load(sums + (i * VEC_NV + v) * 16);
 	product_tile(mr, x, kn, panel, acc);
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-		for (uint32_t v = 0; v < VEC_NV; v++) {
-			uint32_t at = v * KERN_GROUP, left = n > at ? n - at : 0;
-
-			v16_store_n(y + i * ldy + at, acc[i][v], MIN(left, KERN_GROUP));
-		}
+		for (int v = 0; v < VEC_NV; v++)
+			v16_store(sums + (i * VEC_NV + v) * 16, acc[i][v]);
 }
 
 static void product_tiles(uint32_t rows, const float *const *x, uint32_t k0, uint32_t kn,
-	const float *panel, float *y, size_t ldy, uint32_t n)
+	const float *panel, float *sums)
 {
 	const float *at[VEC_MR];
 
 	for (uint32_t t = 0; t < rows; t += VEC_MR) {
-		float *yt = y + t * ldy;
+		float *to = sums + (size_t)t * VEC_NV * KERN_GROUP;
 
 		for (uint32_t i = 0; i < VEC_MR; i++)
 			at[i] = x[MIN(t + i, rows - 1)] + k0;
 		switch (MIN(rows - t, (uint32_t)VEC_MR)) {
 		case 1:
-			product_tile_y(1, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(1, at, kn, panel, !k0, to);
 			break;
 		case 2:
-			product_tile_y(2, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(2, at, kn, panel, !k0, to);
 			break;
 		case 3:
-			product_tile_y(3, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(3, at, kn, panel, !k0, to);
 			break;
 		case 4:
-			product_tile_y(4, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(4, at, kn, panel, !k0, to);
 			break;
 		case 5:
-			product_tile_y(5, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(5, at, kn, panel, !k0, to);
 			break;
 		default:
-			product_tile_y(6, at, kn, panel, !k0, yt, ldy, n);
+			product_tile_sums(6, at, kn, panel, !k0, to);
 		}
 	}
 }
 
 /*
  * y[rows][..] = x times groups group .. group+groups-1; x is a list of row pointers, y begins at
- * the first group's output. panel: KERN_PANEL_BYTES of scratch.
+ * the first group's output. panel: KERN_PRODUCT_BYTES of scratch; rows <= KERN_ROW_BLOCK.
  */
 static void product(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
 	const float *const *x, float *y, size_t ldy, float *panel)
 {
+	const size_t ld = VEC_NV * KERN_GROUP;
+	float *sums = panel + KERN_PANEL_BYTES / sizeof(float);
+
 	if (rows <= VEC_MR) {
 		product_few(w, group, groups, rows, x, y, ldy);
 		return;
@@ -346,8 +367,10 @@ static void product(const struct kern_weight *w, uint32_t group, uint32_t groups
 		for (uint32_t k = 0, kn; k < w->k; k += kn) {
 			kn = MIN(w->k - k, (uint32_t)KERN_PANEL_K);
 			product_panel(w, group + g, ng, k, kn, panel);
-			product_tiles(rows, x, k, kn, panel, y + g * KERN_GROUP, ldy, n);
+			product_tiles(rows, x, k, kn, panel, sums);
 		}
+		for (uint32_t t = 0; t < rows; t++)
+			memcpy(y + t * ldy + g * KERN_GROUP, sums + t * ld, n * sizeof(float));
 	}
 }
 

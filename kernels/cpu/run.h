@@ -17,8 +17,9 @@ enum {
 	KERN_PANEL_K = 128,  /* columns of a widened panel */
 	KERN_PANEL_N = 64,   /* outputs of a widened panel */
 	KERN_PANEL_BYTES = 128 * 64 * 4,
-	KERN_KEY_TILE = 128,       /* keys of one softmax tile */
-	KERN_SELECT_ROWS = 16,     /* query rows scored together */
+	KERN_PRODUCT_BYTES = KERN_PANEL_BYTES + 96 * 64 * 4, /* a panel and its sums */
+	KERN_KEY_TILE = 128,                                 /* keys of one softmax tile */
+	KERN_SELECT_ROWS = 16,                               /* query rows scored together */
 	KERN_SELECT_CHUNK = 4096,  /* entries scored before they compete */
 	KERN_SERIAL_WORK = 1 << 15 /* multiply-adds that are not worth waking a thread */
 };

@@ -93,19 +93,33 @@ VEC_INLINE v16 v16_f16(const uint16_t *p)
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* e4m3 is f16 with a bias of 7 instead of 15: move the bits, then times 2^8. Exact. */
-VEC_INLINE v16 v16_e4m3(const uint8_t *p)
-{
-	__m256i u = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
-	__m256i sign = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x80)), 8);
-	__m256i rest = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x7f)), 7);
-
-	return v16_mul(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), v16_set1(256.0f));
-}
-
 struct v16_pair {
 	v16 lo, hi;
 };
+
+/*
+ * e4m3 is f16 with a bias of 7 instead of 15: sign-extend, move the other bits into place, clear
+ * the second copy of the sign. The result is 2^-8 of the value; V16_E4M3_UNIT makes up for it.
+ */
+#define V16_E4M3_UNIT 256.0f
+
+VEC_INLINE v16 v16_e4m3(const uint8_t *p)
+{
+	__m256i u = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+
+	u = _mm256_and_si256(_mm256_slli_epi16(u, 7), _mm256_set1_epi16((short)0xbf80));
+	return _mm512_cvtph_ps(u);
+}
+
+/* 32 bytes: 16 codes and the next 16. */
+VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
+{
+	__m512i u = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+
+	u = _mm512_and_si512(_mm512_slli_epi16(u, 7), _mm512_set1_epi16((short)0xbf80));
+	return (struct v16_pair){_mm512_cvtph_ps(_mm512_castsi512_si256(u)),
+		_mm512_cvtph_ps(_mm512_extracti64x4_epi64(u, 1))};
+}
 
 /* 16 bytes of two e2m1 each. */
 VEC_INLINE struct v16_pair v16_e2m1(const uint8_t *p)
@@ -232,21 +246,25 @@ VEC_INLINE v16 v16_f16(const uint16_t *p)
 		_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
 
-VEC_INLINE v16 v16_e4m3(const uint8_t *p)
-{
-	__m256i u = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
-	__m256i sign = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x80)), 8);
-	__m256i rest = _mm256_slli_epi16(_mm256_and_si256(u, _mm256_set1_epi16(0x7f)), 7);
-	__m256i h = _mm256_or_si256(sign, rest);
-
-	return v16_mul((v16){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
-			       _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))},
-		v16_set1(256.0f));
-}
-
 struct v16_pair {
 	v16 lo, hi;
 };
+
+#define V16_E4M3_UNIT 256.0f /* as above */
+
+VEC_INLINE v16 v16_e4m3(const uint8_t *p)
+{
+	__m256i u = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p));
+
+	u = _mm256_and_si256(_mm256_slli_epi16(u, 7), _mm256_set1_epi16((short)0xbf80));
+	return (v16){_mm256_cvtph_ps(_mm256_castsi256_si128(u)),
+		_mm256_cvtph_ps(_mm256_extracti128_si256(u, 1))};
+}
+
+VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
+{
+	return (struct v16_pair){v16_e4m3(p), v16_e4m3(p + 16)};
+}
 
 /* Magnitude by table, sign by shift, of the low nibble of each word. */
 VEC_INLINE __m256 v8_e2m1_(__m256i u)

@@ -213,7 +213,13 @@ static void test_pack_refuses_nan_and_overflow(void **state)
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0xff, ok), -EBADMSG);
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0, nan), -EBADMSG);
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0x7e, big), -EBADMSG);
-	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0, big), 0);
+	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0, big), -EBADMSG);
+	memset(big, 119 + 127, 8);
+	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_E8M0, 0x7e, big), 0);
+	memset(big, 125 + 127, 8);
+	assert_int_equal(pack_one(KERN_FP4, KERN_SCALE_E8M0, 0x77, big), 0);
+	memset(big, 126 + 127, 8);
+	assert_int_equal(pack_one(KERN_FP4, KERN_SCALE_E8M0, 0x77, big), -EBADMSG);
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_F32, 0x7e, f), 0);
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_F32, 0, zero), -EBADMSG);
 	assert_int_equal(pack_one(KERN_FP8, KERN_SCALE_F32, 0, inf), -EBADMSG);
