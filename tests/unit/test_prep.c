@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -39,9 +40,11 @@ static int teardown(void **state)
 }
 
 /* Runs over a body in memory of exactly its size; it is gone when the results are looked at. */
-static void run(struct prep *p, enum param_scope scope, const char *body, size_t len)
+static void run_with(struct token_scratch *own, struct prep *p, enum param_scope scope,
+	const char *body, size_t len)
 {
-	static struct conf conf = {.api_temperature = CONF_REAL_AUTO, .api_top_p = CONF_REAL_AUTO};
+	static const struct conf conf = {
+		.api_temperature = CONF_REAL_AUTO, .api_top_p = CONF_REAL_AUTO};
 	char *copy = malloc(len + 1);
 	struct errbuf err;
 
@@ -52,7 +55,7 @@ static void run(struct prep *p, enum param_scope scope, const char *body, size_t
 	p->in = (struct prep_in){
 		.scope = scope,
 		.tok = tok,
-		.scratch = scratch,
+		.scratch = own,
 		.body = copy,
 		.body_len = len,
 		.eos = &eos,
@@ -61,6 +64,11 @@ static void run(struct prep *p, enum param_scope scope, const char *body, size_t
 	};
 	prep_run(p);
 	free(copy);
+}
+
+static void run(struct prep *p, enum param_scope scope, const char *body, size_t len)
+{
+	run_with(scratch, p, scope, body, len);
 }
 
 /* What must hold of any result. */
@@ -254,6 +262,37 @@ static void test_run_stop_strings_have_a_longest(void **state)
 	free(body);
 }
 
+static void *thread_main(void *user)
+{
+	struct token_scratch *own = token_scratch_new(tok);
+	size_t *good = user, i;
+	struct prep p;
+
+	for (i = 0; i < 20 * ARRAY_LEN(seeds); i++) {
+		run_with(own, &p, seeds[i % ARRAY_LEN(seeds)].scope,
+			seeds[i % ARRAY_LEN(seeds)].body, strlen(seeds[i % ARRAY_LEN(seeds)].body));
+		*good += !p.status;
+		prep_fini(&p);
+	}
+	token_scratch_free(own);
+	return NULL;
+}
+
+/* Pool threads share the tokenizer and nothing else; the sanitizers see whether that is true. */
+static void test_run_on_several_threads_at_once(void **state)
+{
+	pthread_t threads[4];
+	size_t good[4] = {0}, i;
+
+	(void)state;
+	for (i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, thread_main, &good[i]), 0);
+	for (i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+		assert_int_equal(good[i], 20 * ARRAY_LEN(seeds));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -261,6 +300,7 @@ int main(void)
 		cmocka_unit_test(test_run_bos_is_added_once_and_noted),
 		cmocka_unit_test(test_run_number_of_answers_is_limited),
 		cmocka_unit_test(test_run_stop_strings_have_a_longest),
+		cmocka_unit_test(test_run_on_several_threads_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);
