@@ -1,73 +1,72 @@
 /*
- * replay.c: a main() for a fuzz target that is built without libFuzzer: runs it once on each file
- * given, or on each file of a directory given, and on truncations of each. So the corpus is
- * replayed by `make check` with any compiler.
+ * main() for a fuzz target without libFuzzer: replays every file of the folders given, or of
+ * tests/fuzz/corpus/NAME for a program called NAME_replay.
  */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Copies to a block of exactly that size, so that a sanitizer sees a read past its end. */
-static void run(const uint8_t *data, size_t size)
+/* Returns the number of files replayed, or -1. */
+static int replay(const char *dir)
 {
-	uint8_t *copy = malloc(size ? size : 1);
+	struct dirent *e;
+	DIR *d = opendir(dir);
+	int n = 0;
 
-	if (!copy)
-		abort();
-	memcpy(copy, data, size);
-	LLVMFuzzerTestOneInput(copy, size);
-	free(copy);
-}
-
-static int replay_file(const char *path)
-{
-	FILE *f = fopen(path, "rb");
-	struct stat st;
-	uint8_t *data;
-	size_t size;
-
-	if (!f || fstat(fileno(f), &st) < 0 || !S_ISREG(st.st_mode)) {
-		fprintf(stderr, "%s: cannot be read\n", path);
-		return 1;
+	if (!d) {
+		perror(dir);
+		return -1;
 	}
-	data = malloc((size_t)st.st_size + 1);
-	size = data ? fread(data, 1, (size_t)st.st_size, f) : 0;
-	fclose(f);
-	run(data, size);
-	for (size_t cut = size > 2000 ? size / 50 : 1, n = 0; n < size; n += cut)
-		run(data, n);
-	free(data);
-	return 0;
+	while ((e = readdir(d))) {
+		char path[4096 + 256 + 2];
+		uint8_t *data;
+		size_t len;
+		FILE *f;
+
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+		f = fopen(path, "re");
+		if (!f || fseek(f, 0, SEEK_END) < 0) {
+			perror(path);
+			closedir(d);
+			return -1;
+		}
+		len = (size_t)ftell(f);
+		rewind(f);
+		data = malloc(len ? len : 1);
+		if (data && fread(data, 1, len, f) == len) {
+			LLVMFuzzerTestOneInput(data, len);
+			n++;
+		}
+		free(data);
+		fclose(f);
+	}
+	closedir(d);
+	return n;
 }
 
 int main(int argc, char **argv)
 {
-	int files = 0, bad = 0;
-	char path[4096];
+	const char *src = getenv("HEDDLE_SRCDIR"), *name = strrchr(argv[0], '/');
+	char dir[4096], stem[256];
+	int n = 0, total = 0;
 
-	for (int i = 1; i < argc; i++) {
-		DIR *dir = opendir(argv[i]);
-		struct dirent *e;
-
-		if (!dir) {
-			bad += replay_file(argv[i]);
-			files++;
-			continue;
-		}
-		while ((e = readdir(dir))) {
-			if (e->d_name[0] == '.')
-				continue;
-			snprintf(path, sizeof(path), "%s/%s", argv[i], e->d_name);
-			bad += replay_file(path);
-			files++;
-		}
-		closedir(dir);
+	snprintf(stem, sizeof(stem), "%s", name ? name + 1 : argv[0]);
+	if (strstr(stem, "_replay"))
+		*strstr(stem, "_replay") = '\0';
+	snprintf(dir, sizeof(dir), "%s/tests/fuzz/corpus/%s", src ? src : ".",
+		strncmp(stem, "fuzz_", 5) == 0 ? stem + 5 : stem);
+	for (int i = argc > 1 ? 1 : 0; i < argc; i++) {
+		n = replay(argc > 1 ? argv[i] : dir);
+		if (n < 0)
+			return 1;
+		total += n;
 	}
-	printf("%d inputs replayed\n", files);
-	return bad || files == 0;
+	printf("%d inputs\n", total);
+	return total > 0 ? 0 : 1; /* an empty corpus tests nothing */
 }
