@@ -8,13 +8,6 @@
 #include "client/opts.h"
 #include "client/text.h"
 
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), m = strlen(end);
-
-	return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 /* A value by its key: sizes and times are shown as such, nested objects in one cell. */
 static void show(const char *key, const json_t *v, char *out, size_t cap)
 {
@@ -26,7 +19,7 @@ static void show(const char *key, const json_t *v, char *out, size_t cap)
 	out[0] = '\0';
 	if (json_is_string(v)) {
 		snprintf(out, cap, "%s", json_string_value(v));
-	} else if (json_is_integer(v) && ends_with(key, "_bytes")) {
+	} else if (json_is_integer(v) && strstr(key, "bytes")) {
 		snprintf(out, cap, "%s", text_bytes((uint64_t)json_integer_value(v), text));
 	} else if (json_is_number(v) && strstr(key, "seconds")) {
 		snprintf(out, cap, "%s", text_seconds(json_number_value(v), text));

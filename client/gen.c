@@ -96,6 +96,13 @@ static void end_reasoning(struct run *run)
 	run->in_reasoning = false;
 }
 
+/* The first piece of text has come (an event before it may only say the role). */
+static void note_first(struct run *run)
+{
+	if (run->r->first_s == 0)
+		run->r->first_s = now_s() - run->start;
+}
+
 static void show_reasoning(struct run *run, const json_t *v)
 {
 	size_t n = json_string_length(v);
@@ -103,6 +110,7 @@ static void show_reasoning(struct run *run, const json_t *v)
 
 	if (n == 0)
 		return;
+	note_first(run);
 	if (!run->in_reasoning && run->terminal)
 		fputs(DIM, out);
 	run->in_reasoning = true;
@@ -116,6 +124,7 @@ static int show_text(struct run *run, const json_t *v)
 
 	if (n == 0)
 		return 0;
+	note_first(run);
 	end_reasoning(run);
 	text_put(stdout, json_string_value(v), n, run->terminal);
 	fflush(stdout);
@@ -188,11 +197,7 @@ static int on_event(void *user, const char *data, size_t len)
 		printf("%s\n", data);
 		fflush(stdout);
 	}
-	if (run->r->first_s == 0)
-		run->r->first_s = now_s() - run->start;
-	if (!run->gen->json)
-		return take_json(run, data, len);
-	return 0;
+	return run->gen->json ? 0 : take_json(run, data, len);
 }
 
 static int on_stream(void *user, const char *bytes, size_t n)
@@ -220,6 +225,7 @@ static int take_reply(struct run *run, const struct call_reply *reply)
 		return 0;
 	}
 	ret = take_json(run, reply->body ? reply->body : "", reply->len);
+	run->r->first_s = 0; /* it came all at once */
 	end_reasoning(run);
 	if (ret == 0)
 		end_line(run);
