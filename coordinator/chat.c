@@ -194,8 +194,8 @@ static int render(struct chat *c)
 		chat_put(c, CHAT_EFFORT_MAX_TEXT);
 	for (size_t i = 0; i < c->turns_len && r == 0; i++)
 		r = put_turn(c, i, &request_done);
-	json_out_put(&c->text, "", 1);
-	if (r == 0 && (c->text.nomem || c->trusted.nomem))
+	outbuf_add(&c->text, "", 1);
+	if (r == 0 && (c->text.failed || c->trusted.failed))
 		r = -ENOMEM;
 	return r;
 }
@@ -215,14 +215,14 @@ int chat_render(const json_t *messages, const json_t *tools, const json_t *respo
 	int r = render(&c);
 
 	if (r == 0) {
-		ret_prompt->text = c.text.p;
-		ret_prompt->trusted = (uint8_t *)c.trusted.p;
+		ret_prompt->text = c.text.data;
+		ret_prompt->trusted = (uint8_t *)c.trusted.data;
 		ret_prompt->len = c.trusted.len;
 	} else {
-		free(c.text.p);
-		free(c.trusted.p);
+		outbuf_fini(&c.text);
+		outbuf_fini(&c.trusted);
 	}
-	free(c.scratch.p);
+	outbuf_fini(&c.scratch);
 	free(c.raw_messages);
 	free(c.turns);
 	free(c.blocks);

@@ -5,15 +5,25 @@
 
 #include <string.h>
 
-static void put(struct chat *c, const char *text, size_t len, char trusted)
+static void put(struct chat *c, const char *text, size_t len, bool trusted)
 {
-	json_out_put(&c->text, text, len);
-	json_out_fill(&c->trusted, trusted, len);
+	static const char marks[2][64] = {{0}, {[0 ... 63] = 1}};
+
+	outbuf_add(&c->text, text, len);
+	for (size_t n; len; len -= n) {
+		n = MIN(len, sizeof(marks[0]));
+		outbuf_add(&c->trusted, marks[trusted], n);
+	}
+}
+
+void chat_put_trusted(struct chat *c, const char *text, size_t len)
+{
+	put(c, text, len, true);
 }
 
 void chat_put_fixed(struct chat *c, const char *text)
 {
-	put(c, text, strlen(text), 1);
+	put(c, text, strlen(text), true);
 }
 
 void chat_put(struct chat *c, enum chat_text text)
@@ -23,7 +33,7 @@ void chat_put(struct chat *c, enum chat_text text)
 
 void chat_put_untrusted(struct chat *c, const char *text, size_t len)
 {
-	put(c, text, len, 0);
+	put(c, text, len, false);
 }
 
 static int check_part(struct chat *c, const json_t *part, size_t index, size_t at)

@@ -57,8 +57,8 @@ struct chat {
 	bool keep_thinking;
 
 	/* The output: text and, byte by byte, whether the format itself wrote it. */
-	struct json_out text, trusted;
-	struct json_out scratch;
+	struct outbuf text, trusted;
+	struct outbuf scratch;
 
 	char *ret_param; /* 64 bytes, may be NULL */
 	struct errbuf *err;
@@ -76,6 +76,7 @@ int chat_check_content(struct chat *c, const json_t *message, size_t index) MUST
 void chat_put_content(struct chat *c, const json_t *content);
 void chat_put(struct chat *c, enum chat_text text);
 void chat_put_fixed(struct chat *c, const char *text);
+void chat_put_trusted(struct chat *c, const char *text, size_t len);
 void chat_put_untrusted(struct chat *c, const char *text, size_t len);
 
 /* chat_tools.c */

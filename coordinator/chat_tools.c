@@ -60,7 +60,7 @@ static int print_value(struct chat *c, const json_t *v, struct json_slice raw, c
 	char *text = NULL;
 	int r;
 
-	c->scratch.len = 0;
+	outbuf_clear(&c->scratch);
 	if (!raw.p) {
 		text = json_dumps(v, JSON_ENCODE_ANY);
 		if (!text)
@@ -79,7 +79,7 @@ static int put_value(struct chat *c, const json_t *v, struct json_slice raw, con
 	int r = print_value(c, v, raw, param);
 
 	if (r == 0)
-		chat_put_untrusted(c, c->scratch.p, c->scratch.len);
+		chat_put_untrusted(c, c->scratch.data, c->scratch.len);
 	return r;
 }
 
@@ -90,8 +90,7 @@ static void put_around(struct chat *c, enum chat_text text, const char *place, b
 	size_t from = before ? 0 : (size_t)(at - chat_texts[text]) + strlen(place);
 	size_t len = before ? (size_t)(at - chat_texts[text]) : strlen(at + strlen(place));
 
-	json_out_put(&c->text, chat_texts[text] + from, len);
-	json_out_fill(&c->trusted, 1, len);
+	chat_put_trusted(c, chat_texts[text] + from, len);
 }
 
 int chat_put_tools(struct chat *c, const json_t *tools, struct json_slice raw, const char *param)
@@ -169,28 +168,28 @@ static int put_parameter(
 	char closing[64];
 	int r;
 
-	c->scratch.len = 0;
+	outbuf_clear(&c->scratch);
 	r = json_print_decoded(key, &c->scratch);
 	if (r < 0)
 		return r;
-	r = check_name(c, c->scratch.p, c->scratch.len, param);
+	r = check_name(c, c->scratch.data, c->scratch.len, param);
 	if (r < 0)
 		return r;
 	put_dsml(c, "<", "parameter name=\"");
-	chat_put_untrusted(c, c->scratch.p, c->scratch.len);
+	chat_put_untrusted(c, c->scratch.data, c->scratch.len);
 	chat_put_fixed(c, is_text ? "\" string=\"true\">" : "\" string=\"false\">");
-	c->scratch.len = 0;
+	outbuf_clear(&c->scratch);
 	r = is_text ? json_print_decoded(value, &c->scratch)
 		    : json_print_python(value, &c->scratch, NULL);
 	if (r < 0)
 		return r;
 	snprintf(closing, sizeof(closing), "</%.*sparameter", (int)dsml, chat_texts[CHAT_DSML]);
-	if (c->scratch.len && memmem(c->scratch.p, c->scratch.len, closing, strlen(closing)))
+	if (c->scratch.len && memmem(c->scratch.data, c->scratch.len, closing, strlen(closing)))
 		return chat_bad(c, param,
 			"a value holds '%s', with which the model's call format ends a value and "
 			"which it cannot carry",
 			closing);
-	chat_put_untrusted(c, c->scratch.p, c->scratch.len);
+	chat_put_untrusted(c, c->scratch.data, c->scratch.len);
 	put_dsml(c, "</", end);
 	return 0;
 }
@@ -238,7 +237,7 @@ static int put_arguments(struct chat *c, struct json_slice args, const char *par
 	if (!args.p)
 		return 0;
 	/* Once through all of it: whatever is broken or doubled is found here. */
-	c->scratch.len = 0;
+	outbuf_clear(&c->scratch);
 	r = json_print_python(args, &c->scratch, &why);
 	if (r == -EINVAL)
 		return chat_bad(c, param, "must be a JSON object; it holds %s", why);

@@ -14,51 +14,17 @@ struct key {
 
 struct scan {
 	const char *p, *end;
-	struct json_out *out; /* NULL: only read past */
+	struct outbuf *out; /* NULL: only read past */
 	const char *why;
 	struct key *keys;
 	size_t keys_len, keys_cap;
 	int depth;
 };
 
-/* Room for len more bytes, or false and nomem. */
-static bool reserve(struct json_out *out, size_t len)
-{
-	size_t cap = MAX(out->cap * 2, out->len + len + 256);
-	char *p;
-
-	if (out->nomem || out->cap - out->len >= len)
-		return !out->nomem;
-	p = realloc(out->p, cap);
-	if (!p) {
-		out->nomem = true;
-		return false;
-	}
-	out->p = p;
-	out->cap = cap;
-	return true;
-}
-
-void json_out_put(struct json_out *out, const char *bytes, size_t len)
-{
-	if (!len || !reserve(out, len))
-		return;
-	memcpy(out->p + out->len, bytes, len);
-	out->len += len;
-}
-
-void json_out_fill(struct json_out *out, char byte, size_t len)
-{
-	if (!len || !reserve(out, len))
-		return;
-	memset(out->p + out->len, byte, len);
-	out->len += len;
-}
-
 static void put(struct scan *s, const char *text)
 {
 	if (s->out)
-		json_out_put(s->out, text, strlen(text));
+		outbuf_puts(s->out, text);
 }
 
 static int bad(struct scan *s, const char *why)
@@ -165,7 +131,7 @@ static void put_char(struct scan *s, unsigned c, bool decoded)
 	} else {
 		n = (size_t)snprintf(buf, sizeof(buf), "\\u%04x", c);
 	}
-	json_out_put(s->out, buf, n);
+	outbuf_add(s->out, buf, n);
 }
 
 static int read_escape(struct scan *s, bool decoded)
@@ -207,7 +173,7 @@ static int read_string(struct scan *s, bool decoded)
 				  (unsigned char)*s->p >= 0x20;)
 			s->p++;
 		if (s->out)
-			json_out_put(s->out, from, (size_t)(s->p - from));
+			outbuf_add(s->out, from, (size_t)(s->p - from));
 		if (s->p >= s->end)
 			return bad(s, "a string that does not end");
 		if (take(s, '"'))
@@ -243,7 +209,7 @@ static int print_number(struct scan *s, const char *from, bool whole)
 		if (len == 2 && !memcmp(from, "-0", 2))
 			put(s, "0");
 		else
-			json_out_put(s->out, from, len);
+			outbuf_add(s->out, from, len);
 		return 0;
 	}
 	text = strndup(from, len);
@@ -358,11 +324,11 @@ static int keys_end(struct scan *s, size_t from)
 	size_t n = s->keys_len - from;
 
 	s->keys_len = from;
-	if (n < 2 || s->out->nomem)
+	if (n < 2 || s->out->failed)
 		return 0;
-	qsort_r(k, n, sizeof(*k), key_compare, s->out->p);
+	qsort_r(k, n, sizeof(*k), key_compare, s->out->data);
 	for (size_t i = 1; i < n; i++)
-		if (!key_compare(&k[i - 1], &k[i], s->out->p))
+		if (!key_compare(&k[i - 1], &k[i], s->out->data))
 			return bad(s, "a key that is there twice");
 	return 0;
 }
@@ -497,7 +463,7 @@ int json_slice_pair(
 /* 1 if the key, a string as written, stands for `want`. */
 static int key_is(struct json_slice key, const char *want)
 {
-	struct json_out out = {0};
+	struct outbuf out = {0};
 	size_t n = strlen(want);
 	int r;
 
@@ -505,8 +471,8 @@ static int key_is(struct json_slice key, const char *want)
 		return key.len == n + 2 && !memcmp(key.p + 1, want, n);
 	r = json_print_decoded(key, &out);
 	if (r == 0)
-		r = out.len == n && !memcmp(out.p, want, n);
-	free(out.p);
+		r = out.len == n && !memcmp(out.data, want, n);
+	outbuf_fini(&out);
 	return r;
 }
 
@@ -531,7 +497,7 @@ int json_slice_member(struct json_slice obj, const char *key, struct json_slice 
 	return 0;
 }
 
-int json_print_decoded(struct json_slice v, struct json_out *out)
+int json_print_decoded(struct json_slice v, struct outbuf *out)
 {
 	struct scan s = {.p = v.p, .end = v.p + v.len, .out = out};
 	size_t had = out->len;
@@ -542,14 +508,14 @@ int json_print_decoded(struct json_slice v, struct json_out *out)
 	skip_space(&s);
 	if (r == 0 && s.p != s.end)
 		r = -EINVAL;
-	if (r == 0 && out->nomem)
+	if (r == 0 && out->failed)
 		r = -ENOMEM;
 	if (r < 0)
 		out->len = had;
 	return r;
 }
 
-int json_print_python(struct json_slice v, struct json_out *out, const char **ret_why)
+int json_print_python(struct json_slice v, struct outbuf *out, const char **ret_why)
 {
 	struct scan s = {.p = v.p, .end = v.p + v.len, .out = out};
 	size_t had = out->len;
@@ -559,7 +525,7 @@ int json_print_python(struct json_slice v, struct json_out *out, const char **re
 	if (r == 0 && s.p != s.end)
 		r = bad(&s, "something after its end");
 	free(s.keys);
-	if (r == 0 && out->nomem)
+	if (r == 0 && out->failed)
 		r = -ENOMEM;
 	if (r < 0)
 		out->len = had;

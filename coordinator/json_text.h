@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "coordinator/outbuf.h"
 #include "shm/util.h"
 
 #define JSON_TEXT_DEPTH 512 /* nesting that is read; deeper is refused */
@@ -22,15 +23,6 @@ struct json_slice {
 	const char *p;
 	size_t len;
 };
-
-/* A growing text; zero-initialise, free p. After a failed allocation nomem is set for good. */
-struct json_out {
-	char *p;
-	size_t len, cap;
-	bool nomem;
-};
-void json_out_put(struct json_out *out, const char *bytes, size_t len);
-void json_out_fill(struct json_out *out, char byte, size_t len);
 
 /*
  * The value of a member, the last of several of one name as in every parser here. -ENOENT: no such
@@ -47,14 +39,14 @@ int json_slice_pair(struct json_slice obj, size_t *at, struct json_slice *ret_ke
 char json_slice_kind(struct json_slice v);
 
 /* Appends what a string value stands for (not printed again). -EINVAL if it is not a string. */
-int json_print_decoded(struct json_slice v, struct json_out *out) MUST_CHECK;
+int json_print_decoded(struct json_slice v, struct outbuf *out) MUST_CHECK;
 
 /*
  * Appends the value in Python's form: ", " and ": ", keys in their order, numbers as Python writes
  * them (1e-07, 0.1, integers of any size), escapes only where JSON demands them. Returns 0,
  * -ENOMEM, or -EINVAL with *ret_why naming what is wrong with it ("a key that is there twice").
  */
-int json_print_python(struct json_slice v, struct json_out *out, const char **ret_why) MUST_CHECK;
+int json_print_python(struct json_slice v, struct outbuf *out, const char **ret_why) MUST_CHECK;
 
 /*
  * The shortest digits that read back as v (finite), laid out as Python's repr: 0.1, 1e-07, 1e+16.

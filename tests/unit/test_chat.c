@@ -49,8 +49,14 @@ static const struct {
 
 /* What must be trusted ('1'), what must not ('0': inside a token's text), what does not matter. */
 struct wanted {
-	struct json_out text, trust;
+	struct outbuf text, trust;
 };
+
+static void fill(struct outbuf *out, char byte, size_t len)
+{
+	while (len--)
+		outbuf_add(out, &byte, 1);
+}
 
 static void want_mark(struct wanted *w, const char *name, size_t len)
 {
@@ -67,8 +73,8 @@ static void want_mark(struct wanted *w, const char *name, size_t len)
 		} else if (at) {
 			n = (size_t)(at - text);
 		}
-		json_out_put(&w->text, text, n);
-		json_out_fill(&w->trust, '1', n);
+		outbuf_add(&w->text, text, n);
+		fill(&w->trust, '1', n);
 		return;
 	}
 	fail_msg("no mark «%.*s»", (int)len, name);
@@ -78,35 +84,35 @@ static void want_mark(struct wanted *w, const char *name, size_t len)
 static void forbid_tokens(struct wanted *w)
 {
 	for (int i = CHAT_BOS; i < CHAT_TEXT__COUNT; i++) {
-		const char *token = chat_texts[i], *p = w->text.p;
+		const char *token = chat_texts[i], *p = w->text.data;
 		size_t n = strlen(token);
 
-		for (; (p = memmem(p, w->text.len - (size_t)(p - w->text.p), token, n)); p++)
-			if (w->trust.p[p - w->text.p] == '?')
-				memset(w->trust.p + (p - w->text.p), '0', n);
+		for (; (p = memmem(p, w->text.len - (size_t)(p - w->text.data), token, n)); p++)
+			if (w->trust.data[p - w->text.data] == '?')
+				memset(w->trust.data + (p - w->text.data), '0', n);
 	}
 }
 
 static void expand(struct json_slice v, struct wanted *w)
 {
 	static const char open[] = "«", close[] = "»";
-	struct json_out raw = {0};
+	struct outbuf raw = {0};
 	const char *p, *q;
 
 	assert_int_equal(json_print_decoded(v, &raw), 0);
-	json_out_put(&raw, "", 1);
-	for (p = raw.p; (q = strstr(p, open)); p = q + strlen(close)) {
-		json_out_put(&w->text, p, (size_t)(q - p));
-		json_out_fill(&w->trust, '?', (size_t)(q - p));
+	outbuf_add(&raw, "", 1);
+	for (p = raw.data; (q = strstr(p, open)); p = q + strlen(close)) {
+		outbuf_add(&w->text, p, (size_t)(q - p));
+		fill(&w->trust, '?', (size_t)(q - p));
 		p = q + strlen(open);
 		q = strstr(p, close);
 		assert_non_null(q);
 		want_mark(w, p, (size_t)(q - p));
 	}
-	json_out_put(&w->text, p, strlen(p));
-	json_out_fill(&w->trust, '?', strlen(p));
+	outbuf_add(&w->text, p, strlen(p));
+	fill(&w->trust, '?', strlen(p));
 	forbid_tokens(w);
-	free(raw.p);
+	outbuf_fini(&raw);
 }
 
 static json_t *parse(struct json_slice v)
@@ -167,16 +173,16 @@ static void check_case(struct json_slice c)
 			fail_msg("%s", err.text);
 		assert_int_equal(json_slice_member(c, "want", &v), 0);
 		expand(v, &w);
-		json_out_put(&w.text, "", 1);
-		assert_string_equal(p.text, w.text.p);
+		outbuf_add(&w.text, "", 1);
+		assert_string_equal(p.text, w.text.data);
 		assert_int_equal(p.len, w.trust.len);
 		for (size_t i = 0; i < p.len; i++)
-			if (w.trust.p[i] != '?' && p.trusted[i] != w.trust.p[i] - '0')
+			if (w.trust.data[i] != '?' && p.trusted[i] != w.trust.data[i] - '0')
 				fail_msg("trust of byte %zu: %.40s", i, p.text + i);
 		chat_prompt_free(&p);
 	}
-	free(w.text.p);
-	free(w.trust.p);
+	outbuf_fini(&w.text);
+	outbuf_fini(&w.trust);
 	json_decref(body);
 }
 

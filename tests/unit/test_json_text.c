@@ -26,15 +26,15 @@ static struct json_slice exact(const char *text, size_t len)
 static void expect_print(const char *text, const char *want)
 {
 	struct json_slice v = exact(text, strlen(text));
-	struct json_out out = {0};
+	struct outbuf out = {0};
 	const char *why = "";
 	int r = json_print_python(v, &out, &why);
 
 	if (r < 0)
 		fail_msg("%s: %s", text, why);
-	json_out_put(&out, "", 1);
-	assert_string_equal(out.p, want);
-	free(out.p);
+	outbuf_add(&out, "", 1);
+	assert_string_equal(out.data, want);
+	outbuf_fini(&out);
 	free((void *)v.p);
 }
 
@@ -105,22 +105,22 @@ static void test_broken_values_are_refused_by_name(void **state)
 	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		struct json_slice v = exact(rows[i][0], strlen(rows[i][0]));
-		struct json_out out = {0};
+		struct outbuf out = {0};
 		const char *why = "";
 
-		json_out_put(&out, "kept", 4);
+		outbuf_add(&out, "kept", 4);
 		assert_int_equal(json_print_python(v, &out, &why), -EINVAL);
 		if (strcmp(why, rows[i][1]) != 0)
 			fail_msg("%s: got '%s', want '%s'", rows[i][0], why, rows[i][1]);
 		assert_int_equal(out.len, 4);
-		free(out.p);
+		outbuf_fini(&out);
 		free((void *)v.p);
 	}
 }
 
 static void test_depth_is_bounded(void **state)
 {
-	struct json_out out = {0};
+	struct outbuf out = {0};
 	const char *why = "";
 	char text[2 * JSON_TEXT_DEPTH + 2];
 
@@ -133,7 +133,7 @@ static void test_depth_is_bounded(void **state)
 	assert_int_equal(
 		json_print_python((struct json_slice){text, sizeof(text)}, &out, &why), -EINVAL);
 	assert_string_equal(why, "too many levels");
-	free(out.p);
+	outbuf_fini(&out);
 }
 
 static void test_members_and_items_are_found_in_place(void **state)
@@ -170,11 +170,11 @@ static void test_cut_documents_are_refused(void **state)
 	(void)state;
 	for (size_t n = 0; n < strlen(text); n++) {
 		struct json_slice v = exact(text, n), member;
-		struct json_out out = {0};
+		struct outbuf out = {0};
 
 		assert_int_equal(json_print_python(v, &out, NULL), -EINVAL);
 		assert_int_equal(json_slice_member(v, "a", &member), -EINVAL);
-		free(out.p);
+		outbuf_fini(&out);
 		free((void *)v.p);
 	}
 }
