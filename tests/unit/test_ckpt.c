@@ -107,6 +107,24 @@ static void test_types_and_scales_are_recorded(void **state)
 	fix_free(m);
 }
 
+/* What transformers 5.24 makes of attn.kv_norm when it saves under released names. */
+static void test_kv_norm_is_found_under_its_saved_name(void **state)
+{
+	struct fix_opts o = {0};
+	struct fix_model *m = fix_new(&o);
+	struct errbuf err;
+	struct ckpt *ck;
+
+	(void)state;
+	strcpy(fix_find(m, "layers.2.attn.kv_norm.weight")->name, "layers.2.attn.norm.weight");
+	fix_write(m);
+	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	check_bytes(ck, &entry(ck, TENSOR_KV_NORM, 2, -1)->data,
+		fix_find(m, "layers.2.attn.norm.weight")->data);
+	ckpt_close(ck);
+	fix_free(m);
+}
+
 static void test_packed_experts_are_found_within_their_tensor(void **state)
 {
 	struct fix_opts o = {.hf_names = true};
@@ -468,6 +486,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_spellings_of_a_checkpoint_open),
 		cmocka_unit_test(test_types_and_scales_are_recorded),
+		cmocka_unit_test(test_kv_norm_is_found_under_its_saved_name),
 		cmocka_unit_test(test_packed_experts_are_found_within_their_tensor),
 		cmocka_unit_test(test_tensors_of_other_parts_are_ignored_and_counted),
 		cmocka_unit_test(test_missing_tensor_is_named),

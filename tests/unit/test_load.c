@@ -64,7 +64,7 @@ static void compare(struct run *r, const struct plan_item *it, const void *data,
 	tensor_name(it->kind, it->layer, it->expert, name);
 	t = fix_find(r->m, name);
 	if (!t && r->hf) {
-		tensor_hf_name(it->kind, it->layer, name);
+		assert_true(tensor_hf_name(it->kind, it->layer, 0, name));
 		snprintf(scale, sizeof(scale), "model.%s", name);
 		t = fix_find(r->m, scale);
 		t = t ? t : fix_find(r->m, name);

@@ -74,6 +74,69 @@ static void test_bundled_model_is_read(void **state)
 	free(text);
 }
 
+/* The keys that transformers 5 writes in place of released ones. */
+static json_t *hf_spelling(void)
+{
+	struct fix_opts o = {0};
+	json_t *c = fix_config(&o);
+
+	json_object_del(c, "compress_ratios");
+	json_object_del(c, "num_hash_layers");
+	json_object_del(c, "qk_rope_head_dim");
+	json_object_del(c, "rope_scaling");
+	json_object_del(c, "compress_rope_theta");
+	json_object_set_new(c, "partial_rotary_factor", json_real(0.125));
+	json_object_set_new(c, "layer_types",
+		json_pack("[s,s,s,s]", "sliding_attention", "compressed_sparse_attention",
+			"heavily_compressed_attention", "compressed_sparse_attention"));
+	json_object_set_new(c, "compress_rates",
+		json_pack("{s:i,s:i}", "compressed_sparse_attention", 4,
+			"heavily_compressed_attention", 128));
+	json_object_set_new(
+		c, "mlp_layer_types", json_pack("[s,s,s,s]", "hash_moe", "hash_moe", "moe", "moe"));
+	json_object_set_new(c, "rope_parameters",
+		json_pack("{s:{s:s,s:i}, s:{s:s,s:i,s:i,s:i,s:i,s:i,s:f}}", "main", "rope_type",
+			"default", "rope_theta", 10000, "compress", "rope_type", "yarn",
+			"rope_theta", 160000, "factor", 16, "original_max_position_embeddings",
+			65536, "beta_fast", 32, "beta_slow", 1, "attention_factor", 1.0));
+	return c;
+}
+
+static void test_transformers_spelling_reads_the_same(void **state)
+{
+	struct fix_opts o = {0};
+	json_t *released = fix_config(&o), *hf = hf_spelling();
+	struct model_config a, b;
+	struct errbuf err;
+
+	(void)state;
+	assert_int_equal(parse(released, &a, &err), 0);
+	if (parse(hf, &b, &err) < 0)
+		fail_msg("%s", err.text);
+	assert_memory_equal(&a, &b, sizeof(a));
+	json_object_set_new(json_object_get(hf, "compress_rates"), "compressed_sparse_attention",
+		json_integer(8));
+	assert_int_equal(parse(hf, &b, &err), -EINVAL);
+	fix_assert_says(err.text, "compress_ratios[1] is 8", NULL);
+	json_decref(hf);
+	hf = hf_spelling();
+	json_array_set_new(json_object_get(hf, "layer_types"), 2, json_string("linear_attention"));
+	assert_int_equal(parse(hf, &b, &err), -EINVAL);
+	fix_assert_says(err.text, "compress_ratios[2] is \"linear_attention\"", NULL);
+	json_decref(hf);
+	hf = hf_spelling();
+	json_array_set_new(json_object_get(hf, "mlp_layer_types"), 0, json_string("moe"));
+	assert_int_equal(parse(hf, &b, &err), -EINVAL);
+	fix_assert_says(err.text, "num_hash_layers is missing", NULL);
+	json_decref(hf);
+	hf = hf_spelling();
+	json_object_set_new(hf, "partial_rotary_factor", json_real(0.25));
+	assert_int_equal(parse(hf, &b, &err), -EINVAL);
+	fix_assert_says(err.text, "qk_rope_head_dim is 128", NULL);
+	json_decref(hf);
+	json_decref(released);
+}
+
 /* One change to a good configuration, and what the refusal must say besides the key. */
 struct bad {
 	const char *key, *value; /* value NULL: remove the key */
@@ -307,6 +370,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_released_shape_is_read),
 		cmocka_unit_test(test_bundled_model_is_read),
+		cmocka_unit_test(test_transformers_spelling_reads_the_same),
 		cmocka_unit_test(test_what_cannot_be_honoured_is_refused_by_name),
 		cmocka_unit_test(test_what_is_not_json_is_refused_with_its_line),
 		cmocka_unit_test(test_world_names_every_violated_rule_at_once),

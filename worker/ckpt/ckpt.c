@@ -194,12 +194,10 @@ static int resolve(struct resolver *r, struct ckpt_entry *e)
 
 	tensor_name(e->kind, e->layer, e->expert, r->name);
 	t = find(r, r->name);
-	if (!t) {
-		tensor_hf_name(e->kind, e->layer, hf);
+	for (int i = 0; !t && tensor_hf_name(e->kind, e->layer, i, hf); i++)
 		t = find(r, hf);
-		if (t && row->hf_name[0] == '@')
-			return resolve_packed(r, t, e);
-	}
+	if (t && t->tensor->ndim == 3 && row->hf_name[0] == '@')
+		return resolve_packed(r, t, e);
 	if (!t)
 		return bad(r, "missing in the files of the checkpoint");
 	ret = elem_type(r, t, row->types, &e->elem);

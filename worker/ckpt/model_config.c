@@ -6,6 +6,8 @@
 
 #include <jansson.h>
 
+#include "worker/ckpt/model_config_hf.h"
+
 /* A file that is larger than this is no config.json. */
 #define CONFIG_BYTES_MAX (4 << 20)
 
@@ -384,7 +386,11 @@ int model_config_parse(const char *name, const void *bytes, size_t len,
 	}
 	memset(&cfg, 0, sizeof(cfg));
 	r.obj = root;
-	ret = read_keys(&r, &cfg);
+	ret = model_config_adopt_hf(root);
+	if (ret < 0)
+		err_set(err, ret, EXIT_OS_ERR, "%s: no memory to read it", name);
+	if (ret == 0)
+		ret = read_keys(&r, &cfg);
 	if (ret == 0)
 		ret = read_ratios(&r, &cfg);
 	if (ret == 0)

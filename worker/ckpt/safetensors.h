@@ -27,16 +27,15 @@
 	X("F8_E8M0", F8_E8M0, 1)                                                                   \
 	X("I8", I8, 1)                                                                             \
 	X("U8", U8, 1)                                                                             \
-	X("I64", I64, 8) X("I32", I32, 4) X("BOOL", BOOL, 1) X("F8_E5M2", F8_E5M2, 1)              \
-		X("F64", F64, 8) X("I16", I16, 2) X("U16", U16, 2) X("U32", U32, 4)                \
-			X("U64", U64, 8)
+	X("I64", I64, 8)                                                                           \
+	X("I32", I32, 4)                                                                           \
+	X("BOOL", BOOL, 1)                                                                         \
+	X("F8_E5M2", F8_E5M2, 1)                                                                   \
+	X("F64", F64, 8) X("I16", I16, 2) X("U16", U16, 2) X("U32", U32, 4) X("U64", U64, 8)
 
-enum st_dtype {
 #define X(name, suffix, bytes) ST_##suffix,
-	ST_DTYPES(X)
+enum st_dtype { ST_DTYPES(X) ST__COUNT };
 #undef X
-		ST__COUNT
-};
 
 enum {
 	ST_PREFIX_BYTES = 8,

@@ -92,16 +92,26 @@ void tensor_name(enum tensor_kind kind, int layer, int expert, char out[TENSOR_N
 		snprintf(out, TENSOR_NAME_MAX, "layers.%d.%s", layer, rows[kind].name);
 }
 
-void tensor_hf_name(enum tensor_kind kind, int layer, char out[TENSOR_NAME_MAX])
+bool tensor_hf_name(enum tensor_kind kind, int layer, int which, char out[TENSOR_NAME_MAX])
 {
 	const char *name = rows[kind].hf_name;
+	int len;
 
+	for (; which > 0; which--) {
+		name = strchr(name, '|');
+		if (!name)
+			return false;
+		name++;
+	}
+	len = (int)strcspn(name, "|");
 	if (layer < 0)
-		snprintf(out, TENSOR_NAME_MAX, "%s", name);
+		snprintf(out, TENSOR_NAME_MAX, "%.*s", len, name);
 	else if (name[0] == '@')
-		snprintf(out, TENSOR_NAME_MAX, "layers.%d.mlp.experts.%s", layer, name + 1);
+		snprintf(out, TENSOR_NAME_MAX, "layers.%d.mlp.experts.%.*s", layer, len - 1,
+			name + 1);
 	else
-		snprintf(out, TENSOR_NAME_MAX, "layers.%d.%s", layer, name);
+		snprintf(out, TENSOR_NAME_MAX, "layers.%d.%.*s", layer, len, name);
+	return true;
 }
 
 enum ckpt_elem tensor_released_elem(const struct model_config *cfg, enum tensor_kind kind)

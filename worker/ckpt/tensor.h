@@ -123,7 +123,10 @@ enum ckpt_elem tensor_released_elem(const struct model_config *cfg, enum tensor_
 /* Writes the released name ("layers.3.ffn.experts.7.w1.weight"); layer, expert -1 where none. */
 enum { TENSOR_NAME_MAX = 128 };
 void tensor_name(enum tensor_kind kind, int layer, int expert, char out[TENSOR_NAME_MAX]);
-/* transformers' name; for experts that of the tensor of all experts. */
-void tensor_hf_name(enum tensor_kind kind, int layer, char out[TENSOR_NAME_MAX]);
+/*
+ * transformers' names for it, which = 0, 1, ...; false when there are no more. For experts that of
+ * the tensor of all experts.
+ */
+bool tensor_hf_name(enum tensor_kind kind, int layer, int which, char out[TENSOR_NAME_MAX]);
 
 #endif
