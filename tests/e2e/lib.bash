@@ -28,7 +28,7 @@ daemon_dir()
 daemon_spawn()
 {
 	[ -n "${D-}" ] || daemon_dir
-	HEDDLE_WORKER=$HEDDLE_BUILDDIR/heddle-worker \
+	HEDDLE_WORKER=${HEDDLE_WORKER:-$HEDDLE_BUILDDIR/heddle-worker} \
 		"$HEDDLE_BUILDDIR/heddled" -f -c "$D/heddle.ini" "$@" >"$D/log" 2>&1 3>&- &
 	PID=$!
 	export PID
@@ -103,23 +103,23 @@ wait_gone()
 # request METHOD PATH [BODY] [CURL-ARG...]: body of the answer in $body, status in $http.
 request()
 {
-	local method=$1 path=$2 data=${3-}
+	local method=$1 path=$2 data=${3-} me=$BASHPID
 
 	shift 2
 	[ $# -gt 0 ] && shift
-	set -- -sS -X "$method" --unix-socket "$SOCKET" -D "$D/headers.$BASHPID" \
-		-o "$D/body.$BASHPID" -w '%{http_code}' "$@"
+	set -- -sS -X "$method" --unix-socket "$SOCKET" -D "$D/headers.$me" \
+		-o "$D/body.$me" -w '%{http_code}' "$@"
 	if [ -n "$data" ]; then
 		set -- "$@" -H 'content-type: application/json' --data-binary @-
 	fi
-	: >"$D/body.$BASHPID"
+	: >"$D/body.$me"
 	http=$(printf '%s' "$data" | curl "$@" "http://heddle$path") || {
 		daemon_log
 		return 1
 	}
-	body=$(cat "$D/body.$BASHPID")
-	headers=$(tr -d '\r' <"$D/headers.$BASHPID")
-	rm -f "$D/body.$BASHPID" "$D/headers.$BASHPID"
+	body=$(cat "$D/body.$me")
+	headers=$(tr -d '\r' <"$D/headers.$me")
+	rm -f "$D/body.$me" "$D/headers.$me"
 }
 
 post()

@@ -102,7 +102,8 @@ static void check_grants(struct sim *sim, const struct sched_plan *plan, struct 
 	int c;
 
 	st->pages = calloc(plan->page_n + 1, sizeof(uint32_t));
-	memcpy(st->pages, plan->pages, plan->page_n * sizeof(uint32_t));
+	if (plan->page_n)
+		memcpy(st->pages, plan->pages, plan->page_n * sizeof(uint32_t));
 	for (i = 0; i < plan->n; i++) {
 		const struct sched_entry *e = &plan->entries[i];
 

@@ -1,0 +1,197 @@
+/*
+ * heddled: the coordinator daemon. Reads its options and configuration, prepares the process, and
+ * serves (serve.c). Every error a person can cause is one line on stderr and an exit code of
+ * sysexits(3).
+ */
+#include "config.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "coordinator/conf.h"
+#include "coordinator/daemon.h"
+#include "coordinator/listen.h"
+#include "coordinator/opts.h"
+#include "coordinator/place.h"
+#include "coordinator/preflight.h"
+#include "coordinator/serve.h"
+#include "coordinator/token.h"
+
+#define LOG_TAG "main"
+#include "shm/log.h"
+
+/* The one line for the person who started it. */
+static int complain(const struct errbuf *err)
+{
+	fprintf(stderr, "heddled: %s\n", err->text);
+	return err->exit_code ? err->exit_code : EXIT_SOFTWARE_ERR;
+}
+
+/* Everything the configuration comes from, in order: defaults, file, -s, rules across keys. */
+static int read_conf(void *user, struct conf_set *set, struct errbuf *err)
+{
+	const struct opts *opts = user;
+	size_t i;
+	int r = 0;
+
+	if (opts->file)
+		r = conf_read_file(set, opts->file, err);
+	else if (access(HEDDLE_INI, F_OK) == 0)
+		r = conf_read_file(set, HEDDLE_INI, err);
+	for (i = 0; i < opts->set_n && r == 0; i++)
+		r = conf_override(set, opts->sets[i], err);
+	return r < 0 ? r : conf_check(set, err);
+}
+
+static const char *worker_path(void)
+{
+	const char *path = getenv("HEDDLE_WORKER");
+
+	return path && path[0] ? path : HEDDLE_LIBEXECDIR "/heddle-worker";
+}
+
+/* ---- heddled -t ---- */
+
+static int check_model(const struct conf *conf, struct errbuf *err)
+{
+	struct place_plan *plan = malloc(sizeof(*plan));
+	struct conf *resolved = malloc(sizeof(*resolved));
+	struct tokenizer *tok = NULL;
+	int r = plan && resolved ? place_discover(conf, plan, err) : -ENOMEM;
+
+	if (r == 0) {
+		*resolved = *conf;
+		place_resolve(resolved, plan);
+		r = preflight_run(worker_path(), resolved, err);
+	}
+	if (r == 0)
+		r = tokenizer_load(conf->model_path, &tok, err);
+	tokenizer_free(tok);
+	free(resolved);
+	free(plan);
+	return r;
+}
+
+static int check_only(const struct conf_set *set)
+{
+	struct errbuf err = {"out of memory", EXIT_OS_ERR};
+
+	if (check_model(&set->conf, &err) < 0)
+		return complain(&err);
+	printf("the configuration and the model in %s are fine\n", set->conf.model_path);
+	return 0;
+}
+
+/* ---- serving ---- */
+
+static int open_sockets(struct listen_set *set, const struct conf *c, struct errbuf *err)
+{
+	int r = listen_inherit(set, err);
+
+	if (r != 0)
+		return MIN(r, 0);
+	if (c->listen_socket[0])
+		r = listen_unix(
+			set, c->listen_socket, (mode_t)c->listen_mode, c->listen_group, err);
+	if (r == 0 && c->listen_tcp[0])
+		r = listen_tcp(set, c->listen_tcp, err);
+	return r;
+}
+
+/* What needs the rights we were started with, in the order that needs them. */
+static int prepare(struct daemon *d, struct listen_set *sockets, const struct opts *opts,
+	struct conf *c, struct errbuf *err)
+{
+	int r = 0;
+
+	if (!opts->foreground) {
+		r = daemon_background(d, err);
+		if (strcmp(c->log_target, "stderr") == 0)
+			strcpy(c->log_target, "syslog"); /* nobody will read our stderr */
+	}
+	umask(027);
+	daemon_raise_limits();
+	signal(SIGPIPE, SIG_IGN);
+	if (r == 0 && c->daemon_pidfile[0])
+		r = daemon_pidfile(d, c->daemon_pidfile, err);
+	if (r == 0)
+		r = open_sockets(sockets, c, err);
+	if (r == 0)
+		r = daemon_become(c->daemon_user, c->daemon_group, err);
+	if (r == 0)
+		r = log_open(c->log_target, (enum conf_level)c->log_level,
+			(enum conf_format)c->log_format, "heddled", err);
+	return r;
+}
+
+/* On stderr for who started us, and in the log for who looks later. */
+static int fail(struct daemon *d, const struct conf *c, const struct errbuf *err)
+{
+	int code = err->exit_code ? err->exit_code : EXIT_SOFTWARE_ERR;
+
+	if (strcmp(c->log_target, "stderr") != 0)
+		log_err("%s", err->text);
+	if (d->report_fd >= 0 || strcmp(c->log_target, "stderr") == 0)
+		(void)complain(err);
+	daemon_report(d, code);
+	return code;
+}
+
+static int serve(const struct opts *opts, struct conf_set *set)
+{
+	struct daemon d = {.report_fd = -1, .pidfile_fd = -1};
+	struct listen_set sockets = {0};
+	struct serve_args args = {.conf = set,
+		.listen = &sockets,
+		.daemon = &d,
+		.worker_path = worker_path(),
+		.read_conf = read_conf,
+		.user = (void *)opts};
+	struct serve *s = NULL;
+	struct errbuf err = {"", 0};
+	int code = 0;
+
+	if (prepare(&d, &sockets, opts, &set->conf, &err) < 0 || serve_open(&args, &s, &err) < 0) {
+		code = fail(&d, &set->conf, &err);
+	} else {
+		code = serve_run(s, &err);
+		if (code)
+			code = fail(&d, &set->conf, &err);
+		else
+			log_notice("stopped");
+	}
+	serve_close(s);
+	listen_close(&sockets);
+	daemon_pidfile_remove(&d);
+	return code;
+}
+
+int main(int argc, char **argv)
+{
+	struct opts opts;
+	struct conf_set set;
+	struct errbuf err;
+	int code;
+
+	if (opts_parse(argc, argv, &opts, &err) < 0)
+		return complain(&err);
+	if (opts.help) {
+		opts_usage(stdout);
+		return 0;
+	}
+	if (opts.version) {
+		puts("heddled " PACKAGE_VERSION);
+		return 0;
+	}
+	if (conf_init(&set) < 0)
+		return EXIT_OS_ERR;
+	if (read_conf(&opts, &set, &err) < 0)
+		code = complain(&err);
+	else
+		code = opts.check ? check_only(&set) : serve(&opts, &set);
+	conf_fini(&set);
+	return code;
+}

@@ -1,0 +1,248 @@
+#!/usr/bin/env bats
+# The daemon's life: start, readiness, loss of workers, refusals, the end.
+
+load lib
+load life
+
+@test "it serves when ready, and leaves with 0 and without its socket" {
+	daemon_start -s fabric.workers=2
+	ask 5
+	same "$http" 200
+	[[ $body =~ \"completion_tokens\":\ ?5 ]]
+	workers=$(workers_of "$PID")
+	kill -TERM "$PID"
+	left 0
+	[ ! -e "$SOCKET" ]
+	for pid in $workers; do
+		wait_gone "$pid"
+	done
+}
+
+@test "an idle worker killed: health turns, the group is back, the daemon is the same" {
+	FAKE_FAULT=die@0.2:0 daemon_start -s fabric.workers=2
+	before=$(workers_of "$PID")
+	kill -KILL "${before%% *}"
+	until_true health_is 503
+	until_true health_is 200
+	kill -0 "$PID"
+	for pid in $before; do
+		wait_gone "$pid"
+	done
+	same "$(workers_of "$PID" | wc -w)" 2
+	ask 3
+	same "$http" 200
+}
+
+@test "a worker killed in a step: the request ends with 503 and a reason, the next one is served" {
+	FAKE_FAULT=die@1:4 daemon_start -s fabric.workers=2
+	ask 50
+	same "$http" 503
+	part 'worker 1'
+	part 'signal 9'
+	until_true health_is 200
+	ask 50
+	same "$http" 200
+}
+
+@test "a worker killed while a stream runs: the stream ends with an error event, not as if done" {
+	FAKE_FAULT=die@0:6 daemon_start
+	body=$(curl -sN --unix-socket "$SOCKET" -H 'content-type: application/json' -d '{"prompt": "a",
+		"max_tokens": 50, "stream": true, "ignore_eos": true}' http://heddle/v1/completions) || true
+	part 'worker 0'
+	case $body in *'[DONE]'*) false ;; esac
+}
+
+@test "a worker stopped in a step is caught by the progress deadline; the log names it" {
+	FAKE_FAULT=stop@1:4 daemon_start -s fabric.workers=2 -s fabric.progress_timeout=500ms
+	ask 50
+	same "$http" 503
+	until_true health_is 200
+	log_says 'worker 1 (pid [0-9]*, stopped) made no progress for .* at step 4, layer 3'
+}
+
+@test "too many restarts: it stays, says 503, and ends with 0 when asked" {
+	FAKE_FAULT=die@0.1:3,die@0.2:0 daemon_start -s fabric.max_restarts=1
+	ask 50
+	same "$http" 503
+	until_true log_says 'giving up after 1 restarts'
+	health_is 503
+	ask 5
+	same "$http" 503
+	kill -TERM "$PID"
+	left 0
+}
+
+@test "a usage error is 64" {
+	refused 64 "unknown option -x" -x
+	refused 64 "option -c needs FILE" -c
+	refused 64 "SECTION.KEY" -s nonsense
+}
+
+@test "an unknown key is 78 with file, line and the nearest name" {
+	printf '[listen]\nsockt = /x\n' >"$D/bad.ini"
+	refused 78 "$D/bad.ini:2:" -c "$D/bad.ini"
+	grep -q socket "$D/lines"
+}
+
+@test "a configuration that is not there is 66" {
+	refused 66 "$D/none.ini" -c "$D/none.ini"
+}
+
+@test "a model that is not there is 66" {
+	refused 66 "$D/none" -c "$D/heddle.ini" -s model.path="$D/none"
+}
+
+@test "what the worker refuses is heddled's own line and code" {
+	FAKE_CHECK=65 refused 65 "fake refusal with code 65" -c "$D/heddle.ini"
+	FAKE_CHECK=78 refused 78 "fake refusal with code 78" -c "$D/heddle.ini"
+	FAKE_FAULT=failed@0:0 refused 65 "the fake shard is damaged" -c "$D/heddle.ini"
+	[ ! -e "$SOCKET" ]
+}
+
+@test "a worker program that is not there is 66" {
+	HEDDLE_WORKER=$D/none refused 66 "$D/none" -c "$D/heddle.ini"
+}
+
+@test "-t checks configuration and model and starts nothing" {
+	"$HEDDLE_BUILDDIR/heddled" -t -c "$D/heddle.ini" | grep -q fine
+	[ ! -e "$SOCKET" ]
+	FAKE_CHECK=65 refused 65 "fake refusal" -t -c "$D/heddle.ini"
+}
+
+@test "-V and -h say what they should and end with 0" {
+	"$HEDDLE_BUILDDIR/heddled" -V | grep -q "^heddled $(cat "$HEDDLE_SRCDIR/VERSION")$"
+	"$HEDDLE_BUILDDIR/heddled" -h | grep -q '^usage: heddled'
+}
+
+@test "SIGTERM lets a running request finish" {
+	FAKE_STEP_MS=10 daemon_start
+	ask_behind 60
+	kill -TERM "$PID"
+	until_true test -f "$D/asked"
+	grep -q '^200 ' "$D/asked"
+	left 0
+}
+
+@test "SIGTERM refuses new requests while old ones finish" {
+	FAKE_STEP_MS=10 daemon_start
+	ask_behind 100
+	kill -TERM "$PID"
+	until_true log_says 'SIGTERM: finishing 1 request'
+	run -7 curl -sf --max-time 5 --unix-socket "$SOCKET" http://heddle/health # cannot connect
+	until_true test -f "$D/asked"
+	grep -q '^200 ' "$D/asked"
+	left 0
+}
+
+@test "api.drain_seconds ends what does not finish" {
+	FAKE_STEP_MS=10 daemon_start -s api.drain_seconds=300ms
+	ask_behind 20000
+	kill -TERM "$PID"
+	until_true test -f "$D/asked"
+	grep -q '^503 .*shutting down' "$D/asked"
+	left 0 20
+}
+
+@test "a second SIGTERM stops at once" {
+	FAKE_STEP_MS=10 daemon_start -s fabric.workers=2
+	ask_behind 20000
+	workers=$(workers_of "$PID")
+	kill -TERM "$PID"
+	until_true log_says 'SIGTERM: finishing 1 request'
+	kill -TERM "$PID"
+	left 0 5
+	for pid in $workers; do
+		wait_gone "$pid" 5
+	done
+	[ ! -e "$SOCKET" ]
+}
+
+@test "SIGTERM while the workers load ends it" {
+	FAKE_FAULT=hang@0:0 daemon_spawn
+	until_true log_says 'worker 0: pid'
+	kill -TERM "$PID"
+	left 0 10
+}
+
+@test "the daemon killed: its workers go with it, and the next one takes the stale socket" {
+	daemon_start -s fabric.workers=2
+	workers=$(workers_of "$PID")
+	same "$(wc -w <<<"$workers")" 2
+	kill -KILL "$PID"
+	for pid in $workers; do
+		wait_gone "$pid" 10
+	done
+	[ -S "$SOCKET" ]
+	daemon_start
+	ask 3
+	same "$http" 200
+}
+
+@test "two daemons on one socket: the second is refused, the first does not notice" {
+	daemon_start
+	refused 69 "$SOCKET" -c "$D/heddle.ini"
+	ask 3
+	same "$http" 200
+}
+
+# ---- in the background ----
+
+background()
+{
+	LOG=$D/heddled.log
+	printf '[daemon]\npidfile = %s\n[log]\ntarget = %s\n' "$D/pid" "$LOG" >>"$D/heddle.ini"
+}
+
+@test "in the background it returns when ready, with a pidfile" {
+	background
+	"$HEDDLE_BUILDDIR/heddled" -c "$D/heddle.ini" 3>&-
+	PID=$(cat "$D/pid")
+	health_is 200
+	code=0
+	"$HEDDLE_BUILDDIR/heddled" -c "$D/heddle.ini" -s listen.socket="$D/other" 2>"$D/err" 3>&- || code=$?
+	same "$code" 69
+	grep -q "held by a running daemon, pid $PID" "$D/err"
+	kill -TERM "$PID"
+	wait_gone "$PID"
+	[ ! -e "$D/pid" ]
+	log_says 'stopped'
+	unset PID
+}
+
+@test "in the background a refusal is the caller's exit code and line" {
+	background
+	code=0
+	FAKE_CHECK=65 "$HEDDLE_BUILDDIR/heddled" -c "$D/heddle.ini" 2>"$D/err" 3>&- || code=$?
+	same "$code" 65
+	same "$(cat "$D/err")" "heddled: fake refusal with code 65"
+	log_says 'fake refusal with code 65'
+	[ ! -e "$D/pid" ]
+}
+
+@test "SIGHUP takes over what it can, names what it cannot, and keeps the old on an error" {
+	daemon_start
+	printf '[api]\nmax_body = 1K\n[schedule]\nmax_sequences = 3\n' >>"$D/heddle.ini"
+	kill -HUP "$PID"
+	until_true log_says 'configuration reloaded'
+	log_says 'schedule.max_sequences has changed, which takes a restart'
+	post /v1/completions "{\"prompt\": \"$(head -c 2000 /dev/zero | tr '\0' a)\"}"
+	same "$http" 413
+	echo 'nonsense = 1' >>"$D/heddle.ini"
+	kill -HUP "$PID"
+	until_true log_says 'keeping the old configuration'
+	ask 3
+	same "$http" 200
+}
+
+@test "SIGUSR1 reopens the log" {
+	background
+	"$HEDDLE_BUILDDIR/heddled" -c "$D/heddle.ini" 3>&-
+	PID=$(cat "$D/pid")
+	mv "$LOG" "$LOG.1"
+	kill -USR1 "$PID"
+	until_true test -f "$LOG"
+	until_true log_says 'log reopened'
+	kill -TERM "$PID"
+	wait_gone "$PID"
+	unset PID
+}
