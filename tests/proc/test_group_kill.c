@@ -114,8 +114,9 @@ static void test_stopped_worker_holds_up_nobody_for_ever(void **state)
 	lose_group(1);
 }
 
-/* Reads the workers' exit codes until all have ended; every one must be `code`. */
-static void assert_workers_report(int fd, int n, char code)
+/* Reads the workers' exit codes until all have ended; every one must be `code`. `pid` leads the
+ * process group of all of them. */
+static void assert_workers_report(const char *fault, pid_t pid, int fd, int n, char code)
 {
 	mono_ns_t end = mono_now() + BOUND_NS;
 	int seen = 0;
@@ -124,8 +125,10 @@ static void assert_workers_report(int fd, int n, char code)
 	for (;;) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 
-		if (mono_now() > end || poll(&p, 1, (int)(BOUND_NS / NS_PER_MS)) <= 0)
-			fail_msg("%d of %d workers outlived their coordinator", n - seen, n);
+		if (mono_now() > end || poll(&p, 1, (int)(BOUND_NS / NS_PER_MS)) <= 0) {
+			kill(-pid, SIGKILL);
+			fail_msg("%s: %d of %d workers did not end", fault, n - seen, n);
+		}
 		if (read(fd, &c, 1) != 1)
 			break;
 		if (c == 'R')
@@ -162,7 +165,7 @@ static void test_workers_notice_a_coordinator_killed_anywhere(void **state)
 
 		snprintf(fault, sizeof(fault), "%s@-1:%d=kill", points[i], (int)i * 3 + 1);
 		pid = start_coordinator(fault, &fd);
-		assert_workers_report(fd, 2, GROUP_PEER_GONE);
+		assert_workers_report(fault, pid, fd, 2, GROUP_PEER_GONE);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 		close(fd);
@@ -181,7 +184,7 @@ static void test_workers_notice_a_coordinator_killed_at_a_random_moment(void **s
 		assert_int_equal(read(fd, &c, 1), 1);
 		assert_int_equal(c, 'R');
 		kill(pid, SIGKILL);
-		assert_workers_report(fd, 2, GROUP_PEER_GONE);
+		assert_workers_report("kill", pid, fd, 2, GROUP_PEER_GONE);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		close(fd);
 	}
