@@ -20,14 +20,30 @@ static inline void kern_norm_row(const float *x, const float *w, uint32_t d, flo
 			y[i] = x[i] * s;
 }
 
-/* Rotates the 32 pairs of x[64] by cs[64] = cos, sin, ...; y may be x. */
+/*
+ * Rotates the 32 pairs of x[64] by cs[64] = cos, sin, ...; y may be x.
+ *
+ * Real and imaginary parts are computed apart: GCC 12 turns an interleaved a*c - b*s, a*s + b*c
+ * into vfmaddsub, which rounds once instead of twice, -ffp-contract=off or not.
+ */
 static inline void kern_rotate_row(const float *x, const float *cs, bool inverse, float *y)
 {
-	for (uint32_t i = 0; i < KERN_ROPE; i += 2) {
-		float a = x[i], b = x[i + 1], co = cs[i], si = inverse ? -cs[i + 1] : cs[i + 1];
+	enum { PAIRS = KERN_ROPE / 2 };
+	float a[PAIRS], b[PAIRS], co[PAIRS], si[PAIRS], re[PAIRS], im[PAIRS];
 
-		y[i] = a * co - b * si;
-		y[i + 1] = a * si + b * co;
+	for (int i = 0; i < PAIRS; i++) {
+		a[i] = x[2 * i];
+		b[i] = x[2 * i + 1];
+		co[i] = cs[2 * i];
+		si[i] = inverse ? -cs[2 * i + 1] : cs[2 * i + 1];
+	}
+	for (int i = 0; i < PAIRS; i++)
+		re[i] = a[i] * co[i] - b[i] * si[i];
+	for (int i = 0; i < PAIRS; i++)
+		im[i] = a[i] * si[i] + b[i] * co[i];
+	for (int i = 0; i < PAIRS; i++) {
+		y[2 * i] = re[i];
+		y[2 * i + 1] = im[i];
 	}
 }
 
