@@ -64,4 +64,26 @@ struct kt_weight kt_weight(enum kern_dtype dtype, enum kern_scale scale, uint32_
 double kt_e4m3(uint8_t code);
 double kt_e2m1(uint8_t code);
 
+/*
+ * A batch of n sequences: sequence i has len[i] new tokens from pos0[i]. Page ids are a random
+ * permutation over all sequences; slots are shuffled too. Raw pages before the window are released.
+ */
+struct kt_batch {
+	struct kern_batch b;
+	struct kern_seq *seqs;
+	uint32_t pages[KERN_CLASS__COUNT]; /* in use, of each class */
+	uint32_t slots;
+};
+struct kt_batch kt_batch(uint32_t n, const uint32_t *pos0, const uint32_t *len);
+/* The part of a batch that holds rows first .. first+n-1 of sequence q only; tables are shared. */
+struct kt_batch kt_part(const struct kt_batch *b, uint32_t q, uint32_t first, uint32_t n);
+/* Rows of a batch at a ratio, arrays made. */
+struct kern_rows kt_rows(const struct kt_batch *b, uint32_t ratio);
+/* A pool of poisoned pages, with a gap between pages. */
+struct kern_pool kt_pool(size_t page_bytes, uint32_t pages);
+/* cos and sin of random angles. */
+float *kt_cs(uint32_t rows);
+/* Rotates x[64] in double. */
+void kt_rotate(double *x, const float *cs, bool inverse);
+
 #endif
