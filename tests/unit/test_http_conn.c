@@ -1,0 +1,476 @@
+/* Connections that end, stall, pile up: clients that go in every phase, limits, timeouts, drain. */
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shm/log.h"
+#include "tests/unit/http_harness.h"
+
+static int start(void **state)
+{
+	*state = harness_start(NULL, false);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	harness_stop(*state);
+	return 0;
+}
+
+/* Whatever happened before, the server serves, and nobody is left over. */
+static void expect_healthy(struct harness *h)
+{
+	int fd;
+
+	harness_wait(h, &h->counts.connections, 0);
+	fd = client_connect(h);
+	client_send(fd, GET("/echo"));
+	client_expect(fd, 200, "");
+	close(fd);
+	harness_wait(h, &h->counts.connections, 0);
+}
+
+static void test_client_gone_before_its_request_is_whole(void **state)
+{
+	static const char request[] = REQUEST("POST", "/echo") "Content-Length: 10\r\n\r\n01234567";
+	struct harness *h = *state;
+
+	/* after each byte, the last two of the body never sent */
+	for (size_t n = 0; n < sizeof(request); n++) {
+		int fd = client_connect(h);
+
+		client_send_bytes(fd, request, n);
+		close(fd);
+	}
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).requests, 1); /* expect_healthy()'s own */
+	assert_int_equal(harness_counts(h).gone, 0);
+}
+
+static void test_client_gone_while_queued_is_noticed_once(void **state)
+{
+	struct harness *h = *state;
+	enum { N = 20 };
+	int fd[N];
+
+	for (int i = 0; i < N; i++) {
+		fd[i] = client_connect(h);
+		client_send(fd[i], GET("/hold"));
+	}
+	harness_wait(h, &h->counts.held, N);
+	for (int i = 0; i < N; i++) {
+		close(fd[i]);
+		harness_wait(h, &h->counts.gone, (uint32_t)i + 1);
+	}
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).gone, N);
+}
+
+static void test_client_gone_while_streaming_is_noticed_once(void **state)
+{
+	struct harness *h = *state;
+	char c[64];
+	int fd = client_connect(h);
+
+	client_send(fd, GET("/drip?1000000000"));
+	assert_true(recv(fd, c, sizeof(c), 0) > 0);
+	close(fd);
+	harness_wait(h, &h->counts.gone, 1);
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).gone, 1);
+}
+
+/* A pipelined request behind it must not hide that the client went. */
+static void test_client_gone_with_unread_input_is_noticed(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+
+	client_send(fd, GET("/hold") GET("/echo"));
+	harness_wait(h, &h->counts.held, 1);
+	client_send(fd, GET("/echo"));
+	close(fd);
+	harness_wait(h, &h->counts.gone, 1);
+	expect_healthy(h);
+}
+
+static void test_client_gone_before_a_late_answer_without_watch(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+
+	client_send(fd, GET("/later/nowatch"));
+	harness_wait(h, &h->counts.held, 1);
+	close(fd);
+	/* the exchange stays valid until it is answered: the connection is still counted */
+	int other = client_connect(h);
+	client_send(other, GET("/echo"));
+	client_expect(other, 200, "");
+	close(other);
+	harness_wait(h, &h->counts.connections, 1);
+	harness_release(h);
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).gone, 0);
+}
+
+static void test_half_closed_client_still_gets_its_answer(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+	char *all;
+
+	client_send(fd, GET("/later"));
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	harness_wait(h, &h->counts.held, 1);
+	harness_release(h);
+	all = client_read_all(fd, NULL);
+	assert_non_null(strstr(all, "\r\n\r\nlate"));
+	free(all);
+	close(fd);
+
+	fd = client_connect(h);
+	client_send(fd, GET("/drip?300"));
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	all = client_read_all(fd, NULL);
+	assert_non_null(strstr(all, "0\r\n\r\n"));
+	free(all);
+	close(fd);
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).gone, 0);
+}
+
+static void test_half_closed_in_the_middle_is_told_so(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+	char *all;
+
+	client_send(fd, REQUEST("POST", "/echo") "Content-Length: 10\r\n\r\n0123");
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	all = client_read_all(fd, NULL);
+	assert_memory_equal(all, "HTTP/1.1 400", 12);
+	assert_non_null(strstr(all, "incomplete_request"));
+	free(all);
+	close(fd);
+	expect_healthy(h);
+}
+
+static void test_a_half_closed_client_that_then_goes_is_noticed(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+
+	client_send(fd, GET("/hold"));
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	harness_wait(h, &h->counts.held, 1);
+	close(fd);
+	harness_wait(h, &h->counts.gone, 1);
+	expect_healthy(h);
+}
+
+static void test_slow_heads_and_stalled_bodies_get_408(void **state)
+{
+	struct http_limits limits = {.header_timeout = 50 * NS_PER_MS};
+	struct harness *h = harness_start(&limits, false);
+	int silent = client_connect(h), head = client_connect(h), body = client_connect(h);
+	int drip = client_connect(h);
+	static const char slow[] = "GET /echo HTTP/1.1\r\nX-Slow: ";
+
+	client_send(head, "GET /ec");
+	client_send(body, REQUEST("POST", "/echo") "Content-Length: 10\r\n\r\n012");
+	/* a byte now and then does not prolong the head's time */
+	client_send(drip, slow);
+	for (struct pollfd p = {.fd = drip, .events = POLLIN}; poll(&p, 1, 5) == 0;)
+		client_send(drip, "s");
+	client_expect(drip, 408, NULL);
+	client_expect(head, 408, NULL);
+	client_expect(body, 408, NULL);
+	client_expect_end(head);
+	client_expect_end(body);
+	client_expect_end(drip);
+	client_expect_end(silent); /* who asked nothing is told nothing */
+	close(silent);
+	close(head);
+	close(body);
+	close(drip);
+	expect_healthy(h);
+	harness_stop(h);
+}
+
+static void test_a_client_that_does_not_read_is_cut_off(void **state)
+{
+	struct http_limits limits = {.write_timeout = 50 * NS_PER_MS};
+	struct harness *h = harness_start(&limits, false);
+	int fd = client_connect(h);
+
+	client_send(fd, GET("/flood"));
+	harness_wait(h, &h->counts.gone, 1);
+	assert_true(harness_counts(h).backlog >= 8 << 20);
+	close(fd);
+	/* the same with a whole body */
+	fd = client_connect(h);
+	client_send(fd, GET("/big?9000000"));
+	harness_wait(h, &h->counts.connections, 1);
+	harness_wait(h, &h->counts.connections, 0);
+	close(fd);
+	expect_healthy(h);
+	assert_int_equal(harness_counts(h).gone, 1);
+	harness_stop(h);
+}
+
+static void test_a_slow_reader_gets_all_of_a_large_answer(void **state)
+{
+	struct harness *h = *state;
+	int fd = client_connect(h);
+	size_t len;
+	char *body;
+
+	client_send(fd, GET("/big?9000001"));
+	harness_wait(h, &h->counts.requests, 1);
+	assert_int_equal(client_read_answer(fd, NULL, &body, &len), 200);
+	assert_int_equal(len, 9000001);
+	for (size_t i = 0; i < len; i++)
+		if (body[i] != (char)('a' + i % 26))
+			fail_msg("byte %zu is wrong", i);
+	free(body);
+	client_send(fd, GET("/echo"));
+	client_expect(fd, 200, "");
+	close(fd);
+}
+
+static void test_connections_over_the_limit_get_503(void **state)
+{
+	struct http_limits limits = {.max_connections = 3};
+	struct harness *h = harness_start(&limits, false);
+	int busy[3], fd;
+
+	for (int i = 0; i < 3; i++) {
+		busy[i] = client_connect(h);
+		client_send(busy[i], GET("/later"));
+	}
+	harness_wait(h, &h->counts.held, 3);
+	fd = client_connect(h);
+	client_send(fd, GET("/echo"));
+	client_expect(fd, 503, NULL);
+	client_expect_end(fd);
+	close(fd);
+	harness_release(h);
+	for (int i = 0; i < 3; i++)
+		client_expect(busy[i], 200, "late");
+	/* now they are idle: the one that has been so for longest makes room */
+	fd = client_connect(h);
+	client_send(fd, GET("/echo"));
+	client_expect(fd, 200, "");
+	client_expect_end(busy[0]);
+	for (int i = 0; i < 3; i++)
+		close(busy[i]);
+	close(fd);
+	expect_healthy(h);
+	harness_stop(h);
+}
+
+/* So many large bodies at a time that the next one is told to come back. */
+static void test_bodies_in_memory_are_bounded(void **state)
+{
+	struct http_limits limits = {.max_body = 65536};
+	struct harness *h = harness_start(&limits, false);
+	enum { N = 40 };
+	static char body[65536];
+	int fd[N], held = 0, refused = 0;
+
+	for (int i = 0; i < N; i++) {
+		struct pollfd p;
+
+		fd[i] = client_connect(h);
+		client_send(fd[i], REQUEST("POST", "/later") "Content-Length: 65536\r\n\r\n");
+		client_send_bytes(fd[i], body, sizeof(body));
+		p = (struct pollfd){.fd = fd[i], .events = POLLIN};
+		while (harness_counts(h).held == (uint32_t)held && poll(&p, 1, 1) == 0)
+			;
+		if (harness_counts(h).held > (uint32_t)held) {
+			held++;
+		} else {
+			client_expect(fd[i], 503, NULL);
+			refused++;
+		}
+	}
+	assert_in_range(held, 14, 16); /* 16 times max_body, with the growth of the buffers */
+	assert_int_equal(refused, N - held);
+	harness_release(h);
+	for (int i = 0; i < N; i++)
+		close(fd[i]);
+	/* nothing of it stays counted; and a handler that drops the body pays nothing */
+	harness_wait(h, &h->counts.connections, 0);
+	for (int i = 0; i < N; i++) {
+		fd[i] = client_connect(h);
+		client_send(fd[i], REQUEST("POST", "/hold") "Content-Length: 65536\r\n\r\n");
+		client_send_bytes(fd[i], body, sizeof(body));
+		harness_wait(h, &h->counts.held, (uint32_t)(held + i + 1));
+	}
+	for (int i = 0; i < N; i++)
+		close(fd[i]);
+	expect_healthy(h);
+	harness_stop(h);
+}
+
+static void test_a_thousand_connections_are_served(void **state)
+{
+	struct harness *h = *state;
+	enum { N = 1000 };
+	int *fd = calloc(N, sizeof(*fd));
+
+	for (int i = 0; i < N; i++)
+		fd[i] = client_connect(h);
+	harness_wait(h, &h->counts.connections, N);
+	for (int round = 0; round < 2; round++) {
+		for (int i = 0; i < N; i++)
+			client_send(fd[i], round ? GET("/later") : GET("/stream?3"));
+		if (round) {
+			harness_wait(h, &h->counts.held, N);
+			harness_release(h);
+		}
+		for (int i = 0; i < N; i++)
+			client_expect(fd[i], 200,
+				round ? "late"
+				      : "data: 0\n\ndata: 1\n\ndata: 2\n\ndata: [DONE]\n\n");
+	}
+	for (int i = 0; i < N; i++)
+		close(fd[i]);
+	free(fd);
+	expect_healthy(h);
+}
+
+static void on_drained(void *user)
+{
+	struct harness *h = user;
+
+	pthread_mutex_lock(&h->lock);
+	h->counts.drained++;
+	pthread_cond_broadcast(&h->change);
+	pthread_mutex_unlock(&h->lock);
+}
+
+static void do_drain(struct harness *h, void *arg)
+{
+	http_server_drain(h->server, on_drained, h);
+}
+
+static void test_drain_lets_the_running_finish_and_the_idle_go(void **state)
+{
+	struct harness *h = *state;
+	int idle = client_connect(h), later = client_connect(h), drip = client_connect(h), late;
+	char *head;
+
+	client_send(idle, GET("/echo"));
+	client_expect(idle, 200, "");
+	client_send(later, GET("/later"));
+	client_send(drip, GET("/drip?2000"));
+	harness_wait(h, &h->counts.held, 2);
+	harness_call(h, do_drain, NULL);
+	client_expect_end(idle);
+	late = client_connect(h); /* the kernel queues it; nobody accepts */
+	assert_int_equal(client_read_answer(drip, NULL, NULL, NULL), 200);
+	client_expect_end(drip);
+	close(drip);
+	assert_int_equal(harness_counts(h).drained, 0);
+	harness_release(h);
+	assert_int_equal(client_read_answer(later, &head, NULL, NULL), 200);
+	assert_non_null(strstr(head, "\r\nConnection: close\r\n"));
+	free(head);
+	client_expect_end(later);
+	close(later);
+	harness_wait(h, &h->counts.drained, 1);
+	close(late);
+	close(idle);
+}
+
+static void test_drain_of_an_idle_server_is_at_once(void **state)
+{
+	struct harness *h = *state;
+
+	harness_call(h, do_drain, NULL);
+	harness_wait(h, &h->counts.drained, 1);
+}
+
+static void do_limits(struct harness *h, void *arg)
+{
+	http_server_set_limits(h->server, arg);
+}
+
+static void test_new_limits_hold_for_open_connections(void **state)
+{
+	struct harness *h = *state;
+	struct http_limits small = h->limits;
+	int fd = client_connect(h);
+
+	client_send(fd, REQUEST("POST", "/echo") "Content-Length: 11\r\n\r\n0123456789a");
+	client_expect(fd, 200, "0123456789a");
+	small.max_body = 10;
+	harness_call(h, do_limits, &small);
+	client_send(fd, REQUEST("POST", "/echo") "Content-Length: 10\r\n\r\n0123456789");
+	client_expect(fd, 200, "0123456789");
+	client_send(fd, REQUEST("POST", "/echo") "Content-Length: 11\r\n\r\n");
+	client_expect(fd, 413, NULL);
+	close(fd);
+}
+
+/* Stopped in the middle of everything: nothing leaks (the sanitizers watch), nobody is called. */
+static void test_stop_with_everything_open_is_clean(void **state)
+{
+	struct harness *h = *state;
+	static const char *const sent[] = {"", "GET /",
+		REQUEST("POST", "/") "Content-Length: 9\r\n\r\n1", GET("/hold"),
+		GET("/later/nowatch"), GET("/flood"), GET("/echo"), "junk\r\n\r\n"};
+	int fd[ARRAY_LEN(sent)];
+
+	for (size_t i = 0; i < ARRAY_LEN(sent); i++) {
+		fd[i] = client_connect(h);
+		client_send(fd[i], sent[i]);
+	}
+	harness_wait(h, &h->counts.held, 3);
+	harness_wait_min(h, &h->counts.requests, 4);
+	harness_stop(h);
+	for (size_t i = 0; i < ARRAY_LEN(sent); i++) {
+		free(client_read_all(fd[i], NULL));
+		close(fd[i]);
+	}
+	*state = harness_start(NULL, false); /* for the teardown */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, start, stop)
+		T(test_client_gone_before_its_request_is_whole),
+		T(test_client_gone_while_queued_is_noticed_once),
+		T(test_client_gone_while_streaming_is_noticed_once),
+		T(test_client_gone_with_unread_input_is_noticed),
+		T(test_client_gone_before_a_late_answer_without_watch),
+		T(test_half_closed_client_still_gets_its_answer),
+		T(test_half_closed_in_the_middle_is_told_so),
+		T(test_a_half_closed_client_that_then_goes_is_noticed),
+		cmocka_unit_test(test_slow_heads_and_stalled_bodies_get_408),
+		cmocka_unit_test(test_a_client_that_does_not_read_is_cut_off),
+		T(test_a_slow_reader_gets_all_of_a_large_answer),
+		cmocka_unit_test(test_connections_over_the_limit_get_503),
+		cmocka_unit_test(test_bodies_in_memory_are_bounded),
+		T(test_a_thousand_connections_are_served),
+		T(test_drain_lets_the_running_finish_and_the_idle_go),
+		T(test_drain_of_an_idle_server_is_at_once),
+		T(test_new_limits_hold_for_open_connections),
+		T(test_stop_with_everything_open_is_clean),
+	};
+	struct rlimit files;
+
+	log_set_level(CONF_LEVEL_WARNING);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 2200) {
+		files.rlim_cur = MIN(files.rlim_max, 2200);
+		if (files.rlim_cur < 2200 || setrlimit(RLIMIT_NOFILE, &files) < 0) {
+			printf("needs 2200 open files\n");
+			return 77;
+		}
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
