@@ -57,6 +57,8 @@ int stream_write(struct stream *s, const void *data, size_t len)
 	size_t cap = b->cap ? b->cap : 1024;
 	char *grown;
 
+	if (len == 0)
+		return 0;
 	if (len > SIZE_MAX / 4 - b->len)
 		return -ENOMEM;
 	if (len > b->cap - b->len) {
