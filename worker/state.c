@@ -144,7 +144,7 @@ static size_t state_bytes(const struct rank *r, const struct slot *slot)
 /* ---- export
  * -------------------------------------------------------------------------------------- */
 
-static uint64_t sum_blob(const void *blob, size_t bytes)
+uint64_t state_sum(const void *blob, size_t bytes)
 {
 	struct state_hdr hdr;
 
@@ -180,7 +180,7 @@ int64_t rank_export(struct rank *r, uint32_t slot, void *buf, size_t cap)
 	};
 	walk(&io, r, slot, s);
 	memcpy(buf, &hdr, sizeof(hdr));
-	hdr.sum = sum_blob(buf, bytes);
+	hdr.sum = state_sum(buf, bytes);
 	memcpy(buf, &hdr, sizeof(hdr));
 	return (int64_t)bytes;
 }
@@ -210,7 +210,7 @@ static int read_header(const struct rank *r, const void *blob, size_t bytes,
 			STATE_VERSION);
 	if (hdr.bytes != bytes)
 		return damaged(err, "its length is not what its header says");
-	if (hdr.sum != sum_blob(blob, bytes))
+	if (hdr.sum != state_sum(blob, bytes))
 		return damaged(err, "its checksum does not match");
 	if (hdr.fingerprint != r->fingerprint)
 		return err_set(err, -EINVAL, EXIT_DATA_ERR,

@@ -37,8 +37,11 @@ struct state_hdr {
 	uint64_t fingerprint;
 	uint64_t pos;
 	uint32_t prev, pad;
-	uint64_t sum; /* sum_bytes() of the blob with this field 0 */
+	uint64_t sum; /* state_sum() */
 };
+
+/* Checksum of a blob of at least a header, its own field taken as 0. */
+uint64_t state_sum(const void *blob, size_t bytes);
 
 /* Of everything a state's meaning depends on. Needs shape and weights. */
 uint64_t state_fingerprint(const struct rank *r);

@@ -68,7 +68,9 @@ struct harness_choice {
 struct harness_out {
 	unsigned want;
 	uint32_t vocab, layers;
-	uint64_t n;          /* positions 0 .. n-1 have been fed */
+	/* Positions 0 .. n-1 have been fed. Those below `skipped` were before this out was first
+	 * used (an import, say): all zero. */
+	uint64_t n, skipped;
 	uint32_t *tokens;    /* [n] */
 	float *logits;       /* [n][vocab] with HARNESS_LOGITS, else NULL */
 	float *next_logprob; /* [n-1], with NEXT or LOGITS: log p(tokens[t+1] | tokens 0..t) */

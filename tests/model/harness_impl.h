@@ -52,8 +52,9 @@ int harness_on_all(struct harness *h,
 void harness_pages_open(struct harness *h, uint64_t seed);
 void harness_pages_close(struct harness *h);
 
-/* Appends a part's tokens to its out; logits and choices come by the hooks before that. */
-void harness_out_begin(struct harness_out *out, const uint32_t *tokens, uint32_t n);
+/* Appends a part's tokens, from position pos on, to its out: before the step, whose hooks then
+ * find their places. */
+void harness_out_begin(struct harness_out *out, uint64_t pos, const uint32_t *tokens, uint32_t n);
 void harness_out_hooks(struct harness *h, struct rank_hooks *ret_hooks);
 
 #endif

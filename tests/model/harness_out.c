@@ -57,9 +57,9 @@ static bool wants_logits(const struct harness_out *out)
 	return out->want & (HARNESS_LOGITS | HARNESS_NEXT);
 }
 
-void harness_out_begin(struct harness_out *out, const uint32_t *tokens, uint32_t n)
+static void reserve(struct harness_out *out, uint64_t need)
 {
-	uint64_t need = out->n + n, cap = out->cap;
+	uint64_t cap = out->cap;
 
 	if (need > cap) {
 		out->cap = MAX(need, 2 * cap);
@@ -76,8 +76,18 @@ void harness_out_begin(struct harness_out *out, const uint32_t *tokens, uint32_t
 			out->routes = grow(
 				out->routes, cap, out->cap, out->layers * sizeof(*out->routes));
 	}
+}
+
+void harness_out_begin(struct harness_out *out, uint64_t pos, const uint32_t *tokens, uint32_t n)
+{
+	uint64_t need = pos + n;
+
+	if (out->n == 0)
+		out->n = out->skipped = pos;
+	assert_int_equal(out->n, pos);
+	reserve(out, need);
 	memcpy(out->tokens + out->n, tokens, n * sizeof(*tokens));
-	if (out->n && wants_logits(out))
+	if (out->n > out->skipped && wants_logits(out))
 		out->next_logprob[out->n - 1] =
 			(float)harness_logprob(out->last_logits, out->vocab, tokens[0]);
 	out->n = need;

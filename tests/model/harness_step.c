@@ -299,7 +299,7 @@ int harness_try_run(struct harness *h, struct harness_part *parts, uint32_t n, s
 
 	for (uint32_t i = 0; i < n; i++)
 		if (parts[i].out)
-			harness_out_begin(parts[i].out,
+			harness_out_begin(parts[i].out, h->slots[parts[i].slot].pos,
 				parts[i].prev ? &h->slots[parts[i].slot].sampled : parts[i].tokens,
 				parts[i].n);
 	h->parts = parts;

@@ -119,7 +119,7 @@ static void run_golden(uint32_t world, size_t longest, uint32_t chunk)
 static void test_golden_one_rank_agrees(void **state)
 {
 	(void)state;
-	run_golden(1, getenv("HEDDLE_LONG") ? SIZE_MAX : 200, 512);
+	run_golden(1, getenv("HEDDLE_TEST_FULL") ? SIZE_MAX : 200, 512);
 }
 
 static void test_golden_two_ranks_agree(void **state)
