@@ -388,7 +388,8 @@ int loop_work_start(struct loop *loop, uint32_t threads)
 
 void loop_work_queue(struct loop *loop, struct loop_work *w)
 {
-	work_queue(loop->work, w);
+	if (!loop->settled)
+		work_queue(loop->work, w);
 }
 
 static int read_sysctl_disabled(void)

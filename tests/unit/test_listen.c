@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -199,6 +201,35 @@ static void test_path_length_limit_is_107(void **state)
 	assert_non_null(strstr(p->err.text, "/nonexistent/dir"));
 }
 
+/* What makes the next test hold: who looks at the path does so alone. */
+static void test_the_directory_is_locked_meanwhile(void **state)
+{
+	struct place *p = *state;
+	int dir = open(p->dir, O_RDONLY | O_DIRECTORY), done[2];
+	struct pollfd wait;
+	pid_t pid;
+	char c = 0;
+
+	assert_int_equal(flock(dir, LOCK_EX), 0);
+	assert_int_equal(pipe(done), 0);
+	pid = fork();
+	if (pid == 0) {
+		close(dir); /* or the child would hold our lock as well */
+		c = listen_unix(&p->set, p->path, 0600, "", NULL) == 0 ? 'w' : 'l';
+		(void)!write(done[1], &c, 1);
+		_exit(0);
+	}
+	wait = (struct pollfd){.fd = done[0], .events = POLLIN};
+	assert_int_equal(poll(&wait, 1, 50), 0);
+	close(dir);
+	assert_int_equal(read(done[0], &c, 1), 1);
+	assert_int_equal(c, 'w');
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(done[0]);
+	close(done[1]);
+	unlink(p->path);
+}
+
 /* Of many processes that start at once over a stale socket, one wins. */
 static void test_only_one_of_many_starters_wins(void **state)
 {
@@ -358,6 +389,7 @@ int main(void)
 		T(test_what_is_no_socket_is_left_alone),
 		T(test_a_socket_that_is_no_longer_ours_stays),
 		T(test_path_length_limit_is_107),
+		T(test_the_directory_is_locked_meanwhile),
 		T(test_only_one_of_many_starters_wins),
 		T(test_tcp_addresses),
 		T(test_tcp_port_in_use_is_refused_and_ipv6_has_brackets),

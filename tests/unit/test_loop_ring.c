@@ -71,6 +71,24 @@ static void many_free(struct many *m)
 	free(m);
 }
 
+static void stop_after_a_turn(void *user)
+{
+	loop_stop(user);
+}
+
+/* However many are asked for in a turn, they are all with the kernel at its end. */
+static void test_a_turn_submits_all_that_was_asked_for(void **state)
+{
+	struct many *m = many_new(2);
+	struct loop_hook hook = {.fn = stop_after_a_turn, .user = m->loop};
+
+	loop_at_turn_end(m->loop, &hook);
+	loop_again(m->loop); /* nothing will happen to them */
+	assert_int_equal(loop_run(m->loop), 0);
+	assert_int_equal(m->loop->armed, N);
+	many_free(m);
+}
+
 /* 2 entries, 32 completions: 2000 submissions, then 2000 events at once, again and again. */
 static void test_a_tiny_ring_loses_nothing(void **state)
 {
@@ -256,6 +274,7 @@ static void test_denied_by_seccomp_is_said(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_turn_submits_all_that_was_asked_for),
 		cmocka_unit_test(test_a_tiny_ring_loses_nothing),
 		cmocka_unit_test(test_settle_a_tiny_ring_with_thousands_armed),
 		cmocka_unit_test(test_the_ring_does_only_its_own_operations),
