@@ -31,8 +31,8 @@
 /* Scores that HF and we compute in another order differ by about this, relative to the largest. */
 #define NEAR_TIE 1e-4
 
-static const char *const names[] = {"swa", "csa", "hca", "mixed", "pro", "odd", "single", "fp8fp4",
-	"fp8odd", "f32", "mixed-qat", "fp8fp4-qat"};
+static const char *const names[] = {
+	"swa", "csa", "hca", "mixed", "pro", "odd", "single", "fp8fp4", "fp8odd", "f32"};
 
 enum extent { SUBSET, CORE, FULL };
 
@@ -267,8 +267,6 @@ static void run_world(struct fixture *f, uint32_t world, const struct plan *plan
 	struct harness *h;
 
 	conf.schedule_step_tokens = 4352;
-	if (f->qat)
-		conf.attention_numerics = CONF_NUMERICS_QAT;
 	h = harness_open(&opts);
 	for (i = f->prompt_n; i-- > 0;) {
 		const struct fixture_prompt *p = &f->prompts[i];

@@ -52,3 +52,13 @@ CASES = {
                       index_topk=20, **QUANT), 109, "BF16", [1, 2, 4]),
     "f32": (config([4, 128], index_topk=48, num_attention_heads=8, o_groups=8), 110, "F32", [1, 2, 4]),
 }
+
+# Rounding to eight or four bits amplifies the last bit of an fp32 sum wherever a value lies near a midpoint,
+# so qat is judged by many short prompts, before such flips have piled up, and a few longer ones; and by how
+# far the rounding itself moves the model (the same prompts with plain numerics).
+QAT_PROMPTS = [(1000 + i, 24) for i in range(48)] + [(2000, 300), (2001, 300)]
+QAT_CASES = {
+    "round": (config([4, 128, 4, 0], num_attention_heads=8, index_topk=2), 111, "BF16", [1, 2]),
+    "roundq": (config([0, 4, 128], hidden_size=256, q_lora_rank=128, o_lora_rank=64, moe_intermediate_size=128,
+                      num_attention_heads=8, index_n_heads=8, index_topk=2, **QUANT), 112, "BF16", [1, 2]),
+}

@@ -3,9 +3,10 @@
 cases.py. Anyone with PyTorch and transformers >= 5.17 can re-run it:
 
     python3 tests/reference/make_fixtures.py tests/data/model [CASE...]
-    python3 tests/reference/make_fixtures.py --qat tests/data/model mixed fp8fp4
+    python3 tests/reference/make_fixtures.py --qat tests/data/model
 
-With --qat the model rounds as in DeepSeek's training (qat.py) and the files are NAME-qat.*.
+With --qat the cases are QAT_CASES, twice: plain as NAME.*, and rounding as in DeepSeek's training (qat.py)
+as NAME-qat.*.
 
 Each case gives NAME.json (configuration, seed, element type, worker counts, lengths, greedy
 continuations) and NAME.bin: for every prompt of L tokens, little endian,
@@ -111,10 +112,9 @@ def greedy(model, ids, steps):
     return out
 
 
-def make(case, out_dir, numerics):
-    config, seed, base, worlds = cases.CASES[case]
-    name = case if numerics == "plain" else f"{case}-{numerics}"
-    lengths = cases.LENGTHS if numerics == "plain" else cases.LENGTHS[:-1]
+def make(name, case, wanted, out_dir, numerics):
+    """wanted: (seed, length) of each prompt; the longest, and greedy steps, only where they are cheap."""
+    config, seed, base, worlds = case
     checkpoint = weights.build(config, seed, base)
     model = load(checkpoint, config)
     rec = Recorder.instance
@@ -129,8 +129,8 @@ def make(case, out_dir, numerics):
     sites.sort(key=lambda s: (s[0] != "index", s[1]))
     prompts = []
     with open(f"{out_dir}/{name}.bin", "wb") as f:
-        for length in lengths:
-            ids = weights.prompt(seed, length, config["vocab_size"])
+        for prompt_seed, length in wanted:
+            ids = weights.prompt(prompt_seed, length, config["vocab_size"])
             rec.found.clear()
             z = logprobs(model, ids.tolist())
             order = np.argsort(-z, axis=-1, kind="stable")[:, :2]
@@ -142,8 +142,8 @@ def make(case, out_dir, numerics):
                 sets, gap = rec.found.get(site, (np.zeros(length, np.uint16), np.full(length, np.inf, np.float16)))
                 f.write(sets.astype("<u2").tobytes())
                 f.write(gap.astype("<f2").tobytes())
-            steps = 8 if length <= 257 else 2 if length <= 1000 else 0
-            prompts.append(dict(length=length, greedy=greedy(model, ids.tolist(), steps)))
+            steps = 0 if len(wanted) > 20 else 8 if length <= 257 else 2 if length <= 1000 else 0
+            prompts.append(dict(seed=prompt_seed, length=length, greedy=greedy(model, ids.tolist(), steps)))
             print(name, length, "margins", [round(m, 3) for _, m in prompts[-1]["greedy"]][:3], flush=True)
     doc = dict(config=config, numerics=numerics, seed=seed, base=base, worlds=worlds, checksum=f"{weights.checksum(checkpoint):016x}",
                index_layers=[n for k, n in sites if k == "index"], route_layers=[n for k, n in sites if k == "route"],
@@ -153,13 +153,21 @@ def make(case, out_dir, numerics):
         f.write("\n")
 
 
-if __name__ == "__main__":
-    args = sys.argv[1:]
-    rounding = "qat" if args[0] == "--qat" else "plain"
-    if rounding == "qat":
-        qat.install(hf)
-        args = args[1:]
+def main(args):
+    out_dir = args[-1] if args[0] == "--qat" else args[0]
     Recorder.instance = Recorder()
-    os.makedirs(args[0], exist_ok=True)
-    for wanted in args[1:] or cases.CASES:
-        make(wanted, args[0], rounding)
+    os.makedirs(out_dir, exist_ok=True)
+    if args[0] == "--qat":
+        for name, case in cases.QAT_CASES.items():
+            make(name, case, cases.QAT_PROMPTS, out_dir, "plain")
+        qat.install(hf)
+        for name, case in cases.QAT_CASES.items():
+            make(name + "-qat", case, cases.QAT_PROMPTS, out_dir, "qat")
+        return
+    for name in args[1:] or cases.CASES:
+        case = cases.CASES[name]
+        make(name, case, [(case[1], length) for length in cases.LENGTHS], out_dir, "plain")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -46,7 +46,7 @@ def hadamard(n):
 
 
 def install(hf):
-    """Makes the module's models round. There is no way back: use a process of its own."""
+    """Makes the models of transformers' module round from here on."""
     rotate = hf.apply_rotary_pos_emb
     h128 = hadamard(128)
 
