@@ -88,8 +88,7 @@ static void read_prompt(struct fixture *f, struct fixture_prompt *p, const json_
 	p->length = number(row, "length");
 	p->ids = calloc(p->length, sizeof(*p->ids));
 	assert_non_null(p->ids);
-	gen_prompt((uint64_t)json_integer_value(json_object_get(f->doc, "seed")), p->length,
-		f->vocab, p->ids);
+	gen_prompt(number(row, "seed"), p->length, f->vocab, p->ids);
 	p->next = take(at, end, (p->length - 1) * sizeof(*p->next));
 	p->best = take(at, end, p->length * sizeof(*p->best));
 	p->margin = take(at, end, p->length * sizeof(*p->margin));

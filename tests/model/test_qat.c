@@ -124,11 +124,12 @@ static void run(const char *name, uint32_t world)
 		name, world, quantile(&t.ours, 0.5), EARLY, quantile(&t.ours_early, 0.5),
 		quantile(&t.plain, 0.5), quantile(&t.plain_early, 0.5),
 		100.0 * t.ours_other / t.chosen, 100.0 * t.plain_other / t.chosen, t.chosen);
-	/* fp32's own error, as the golden comparison sees it, at three of four early positions */
-	assert_true(quantile(&t.ours_early, 0.75) < 2e-5);
-	assert_true(quantile(&t.plain_early, 0.5) > 1e-3);
-	assert_true(quantile(&t.ours, 0.5) < quantile(&t.plain, 0.5) / 10);
-	assert_true(t.ours_other * 4 < t.plain_other);
+	/* most early positions, and most of all, see fp32's own error and no flip */
+	assert_true(quantile(&t.ours_early, 0.5) < 2e-5);
+	assert_true(quantile(&t.ours, 0.5) < 1e-4);
+	assert_true(quantile(&t.plain, 0.5) > 1e-2);
+	assert_true(quantile(&t.ours, 0.9) < quantile(&t.plain, 0.5) / 10);
+	assert_true(t.ours_other * 20 < t.plain_other);
 	fixture_close(plain);
 	fixture_close(want);
 	free(t.ours.at);
