@@ -23,6 +23,8 @@ static void show(const char *key, const json_t *v, char *out, size_t cap)
 		snprintf(out, cap, "%s", text_bytes((uint64_t)json_integer_value(v), text));
 	} else if (json_is_number(v) && strstr(key, "seconds")) {
 		snprintf(out, cap, "%s", text_seconds(json_number_value(v), text));
+	} else if (json_is_integer(v) && strstr(key, "_ns")) {
+		snprintf(out, cap, "%s", text_seconds((double)json_integer_value(v) * 1e-9, text));
 	} else if (json_is_integer(v)) {
 		snprintf(out, cap, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
 	} else if (json_is_real(v)) {

@@ -160,7 +160,7 @@ b['max_tokens'], b['ignore_eos'], b['repetition_penalty']")" \
 	part "$out" "rank  state  pid  progress_age_seconds"
 	part "$out" "0     ready  71   4 ms"
 	part "$out" "1     down   -    -"
-	part "$out" "[0] memory: weights_bytes 14.9 MiB"
+	part "$out" "[0] memory: weights_bytes 14.9 MiB, load_ns 657 ms"
 	part "$out" "384.0 KiB"
 	part "$out" "timeout_seconds  2 min 0 s"
 	case $out in *fabric.workers*) false ;; esac

@@ -13,7 +13,7 @@ STATUS = {
     "version": "0.0", "model": "fake", "health": "ready", "uptime_seconds": 125.0, "requests": 2,
     "configuration": {"fabric": {"workers": "2"}},
     "workers": [{"rank": 0, "state": "ready", "pid": 71, "progress_age_seconds": 0.004,
-                 "memory": {"weights_bytes": 15659280}, "numerics": "index keys bf16, rows bf16, act f32"},
+                 "memory": {"weights_bytes": 15659280, "load_ns": 656974099}, "numerics": "index keys bf16, rows bf16, act f32"},
                 {"rank": 1, "state": "down"}],
     "queue": {"waiting": 0, "limit": 1024, "timeout_seconds": 120.0},
     "cache": {"max_context": 65536, "classes": [{"class": "raw", "pages": 100, "bytes_per_page": 393216}]},
