@@ -19,11 +19,14 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 			 2 * max_k * sizeof(float) + KERN_PRODUCT_BYTES +
 			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
-	x = n * KERN_KEY_TILE * ((size_t)l->heads + KERN_HEAD) * sizeof(float);
+	x = n *
+	    ((size_t)KERN_KEY_TILE * KERN_HEAD +
+		    (size_t)l->heads * (KERN_KEY_TILE + KERN_HEAD + 3) + 128) *
+	    sizeof(float);
 	need = MAX(need, x);
 	x = KERN_SELECT_ROWS * (cand + KERN_SELECT_CHUNK * sizeof(float) +
 				       (size_t)l->index_heads * sizeof(float)) +
-	    n * (cand + KERN_PRODUCT_BYTES);
+	    n * (cand + 2 * KERN_PAGE * KERN_INDEX * sizeof(float));
 	need = MAX(need, x);
 	x = n * 8 * (size_t)MAX(l->world, 1u) * l->topk;
 	need = MAX(need, x);

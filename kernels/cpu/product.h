@@ -13,7 +13,7 @@
 #define KERNELS_CPU_PRODUCT_H
 
 #include "kernels/cpu/run.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/tile.h"
 
 /* Columns from k on that share a scale block (all of them without scales), at most max. */
 VEC_INLINE uint32_t product_run(const struct kern_weight *w, uint32_t k, uint32_t max)
@@ -270,27 +270,6 @@ static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t 
 			break;
 		default:
 			product_panel_of(KERN_FP4, w, group + v, k0, kn, to);
-		}
-	}
-}
-
-/* acc[mr][VEC_NV] += x[mr][kn] panel; mr is a constant. */
-VEC_INLINE void product_tile(const int mr, const float *const *x, uint32_t kn, const float *panel,
-	v16 acc[VEC_MR][VEC_NV])
-{
-	for (uint32_t k = 0; k < kn; k++, panel += VEC_NV * KERN_GROUP) {
-		v16 c[VEC_NV];
-
-#pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
-			c[v] = v16_load(panel + v * KERN_GROUP);
-#pragma GCC unroll 8
-		for (int i = 0; i < mr; i++) {
-			v16 b = v16_set1(x[i][k]);
-
-#pragma GCC unroll 4
-			for (int v = 0; v < VEC_NV; v++)
-				acc[i][v] = v16_fma(b, c[v], acc[i][v]);
 		}
 	}
 }

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/ctx.h"
 #include "kernels/kern.h"
+#include "kernels/layout.h"
 #include "shm/clock.h"
 
 static struct kern_ops ops;
@@ -143,11 +144,16 @@ static void bench_select(enum kern_dtype format, uint32_t heads, uint32_t entrie
 	a.index.pool = (struct kern_pool){filled(pages * bytes), bytes};
 	for (uint32_t i = 0; i < pages; i++)
 		ids[i] = (i * 7 + 3) % pages;
-	for (uint32_t i = 0; i < pages * bytes; i++)
-		((uint8_t *)a.index.pool.base)[i] = format == KERN_F32 ? (uint8_t)(i % 4 * 20)
-						    : format == KERN_BF16
-							    ? (i % 2 ? 0x3e : (uint8_t)(i * 31))
-							    : (uint8_t)(i * 37 % 100);
+	for (uint32_t i = 0; i < pages * KERN_PAGE; i++) {
+		float key[KERN_INDEX];
+
+		for (uint32_t k = 0; k < KERN_INDEX; k++)
+			key[k] = (float)((i * 31 + k * 17) % 23) * 0.1f - 1;
+		kern_index_encode(format,
+			kern_index_at((char *)a.index.pool.base + i / KERN_PAGE * bytes, format,
+				i % KERN_PAGE),
+			key);
+	}
 	for (uint32_t r = 0; r < rows; r++)
 		row_pos[r] = seq.pos0 + r;
 	a.index.q = filled(sizeof(float) * rows * heads * KERN_INDEX);

@@ -138,9 +138,8 @@ static void check_attention(struct attention *x)
 
 static void test_attention_window_at_boundaries(void **state)
 {
-	static const uint32_t pos0[] = {0, 62, 126, 127, 128, 190, 500, 1},
-			      len[] = {3, 4, 3, 1, 1, 3, 2, 1};
-	static const uint32_t heads[] = {1, 3, 4, 5, 8, 17};
+	static const uint32_t pos0[] = {0, 62, 126, 190, 500}, len[] = {2, 4, 4, 2, 1};
+	static const uint32_t heads[] = {1, 4, 7, 9};
 
 	for (size_t f = 0; f < ARRAY_LEN(KV); f++)
 		for (size_t h = 0; h < ARRAY_LEN(heads); h++) {

@@ -1,0 +1,304 @@
+/*
+ * Vector code: attention. A tile of keys is decoded once and used by all heads of a row, which
+ * share them; the operations and their order are the reference's, one by one.
+ */
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/run.h"
+#include "kernels/cpu/vec.h"
+
+enum {
+	HEADS = 4, /* heads x keys of a register tile of scores */
+	KEYS = 4,
+	VECS = KERN_HEAD / KERN_LANES, /* vectors of a row */
+	COLUMNS = 4,                   /* vectors of an output tile */
+	SCORE_LD = KERN_KEY_TILE + 16
+};
+
+/* A thread's scratch. */
+struct lane {
+	float *keys;               /* [KERN_KEY_TILE][512] */
+	float *p;                  /* [heads][KERN_KEY_TILE] scores, then weights */
+	float *out;                /* [heads][512] */
+	float *max, *sum, *shrink; /* [heads] */
+};
+
+static size_t lane_floats(uint32_t heads)
+{
+	return (size_t)KERN_KEY_TILE * KERN_HEAD + (size_t)heads * (KERN_KEY_TILE + KERN_HEAD + 3) +
+	       64;
+}
+
+static void decode(enum kern_dtype format, const uint8_t *at, float *x)
+{
+	if (format == KERN_BF16) {
+		for (int i = 0; i < KERN_HEAD; i += KERN_LANES)
+			v16_store(x + i, v16_bf16((const uint16_t *)(at + 2 * i)));
+		return;
+	}
+	if (format != KERN_FP8) {
+		kern_kv_decode(format, at, x);
+		return;
+	}
+	for (int g = 0; g < 7; g++) {
+		v16 s = v16_set1(kern_from_e8m0(at[KERN_KV_FP8_SCALE + g]));
+
+		for (int i = 64 * g; i < 64 * g + 64; i += KERN_LANES)
+			v16_store(x + i,
+				v16_mul(v16_mul(v16_e4m3(at + i), v16_set1(V16_E4M3_UNIT)), s));
+	}
+	for (int i = 0; i < KERN_ROPE; i += KERN_LANES)
+		v16_store(x + KERN_NOPE + i,
+			v16_bf16((const uint16_t *)(at + KERN_KV_FP8_ROPE + 2 * i)));
+}
+
+#ifdef __AVX512F__
+
+/*
+ * kern_sum16() of 16 vectors at once: lane 4 b + i of the result is the sum of a[4 i + b]. Halves
+ * are added onto halves exactly as for one vector.
+ */
+VEC_INLINE __m512 sums_of_16(const __m512 a[16])
+{
+	__m512 x[8], y[4], z[2];
+
+#pragma GCC unroll 8
+	for (int i = 0; i < 8; i++)
+		x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+			_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
+#pragma GCC unroll 4
+	for (int i = 0; i < 4; i++)
+		y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+			_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+	for (int i = 0; i < 2; i++)
+		z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
+			_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
+	return _mm512_add_ps(
+		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
+}
+
+/* Scores of 4 heads x 4 keys: acc[4 i + b] is key i, head b, so each head's 4 lie together. */
+VEC_INLINE void score_tile(
+	const float *const q[HEADS], const float *const k[KEYS], float scale, float *const p[HEADS])
+{
+	__m512 acc[16], s;
+
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i++)
+		acc[i] = _mm512_setzero_ps();
+	for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
+		__m512 a[HEADS];
+
+#pragma GCC unroll 4
+		for (int b = 0; b < HEADS; b++)
+			a[b] = _mm512_loadu_ps(q[b] + v);
+#pragma GCC unroll 4
+		for (int i = 0; i < KEYS; i++) {
+			__m512 x = _mm512_loadu_ps(k[i] + v);
+
+#pragma GCC unroll 4
+			for (int b = 0; b < HEADS; b++)
+				acc[4 * i + b] = _mm512_fmadd_ps(a[b], x, acc[4 * i + b]);
+		}
+	}
+	s = _mm512_mul_ps(sums_of_16(acc), _mm512_set1_ps(scale));
+	_mm_storeu_ps(p[0], _mm512_extractf32x4_ps(s, 0));
+	_mm_storeu_ps(p[1], _mm512_extractf32x4_ps(s, 1));
+	_mm_storeu_ps(p[2], _mm512_extractf32x4_ps(s, 2));
+	_mm_storeu_ps(p[3], _mm512_extractf32x4_ps(s, 3));
+}
+
+#else
+
+VEC_INLINE void score_tile(
+	const float *const q[HEADS], const float *const k[KEYS], float scale, float *const p[HEADS])
+{
+	for (int b = 0; b < HEADS; b++) {
+		v16 acc[KEYS];
+
+#pragma GCC unroll 4
+		for (int i = 0; i < KEYS; i++)
+			acc[i] = v16_set1(0);
+		for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
+			v16 a = v16_load(q[b] + v);
+
+#pragma GCC unroll 4
+			for (int i = 0; i < KEYS; i++)
+				acc[i] = v16_fma(a, v16_load(k[i] + v), acc[i]);
+		}
+		for (int i = 0; i < KEYS; i++)
+			p[b][i] = v16_sum(acc[i]) * scale;
+	}
+}
+
+#endif
+
+/* Scores of all heads with the tile's n keys; the last tiles repeat keys and heads that are there,
+ * and what they write beyond is not used. */
+static void scores(
+	const float *q, uint32_t heads, const float *keys, uint32_t n, float scale, float *p)
+{
+	float spare[HEADS][KEYS];
+
+	for (uint32_t h = 0; h < heads; h += HEADS)
+		for (uint32_t j = 0; j < n; j += KEYS) {
+			const float *qs[HEADS], *ks[KEYS];
+			float *to[HEADS];
+
+			for (uint32_t i = 0; i < KEYS; i++)
+				ks[i] = keys + (size_t)MIN(j + i, n - 1) * KERN_HEAD;
+			for (uint32_t b = 0; b < HEADS; b++) {
+				qs[b] = q + (size_t)MIN(h + b, heads - 1) * KERN_HEAD;
+				to[b] = h + b < heads ? p + (size_t)(h + b) * KERN_KEY_TILE + j
+						      : spare[b];
+			}
+			score_tile(qs, ks, scale, to);
+		}
+}
+
+/* Scores to weights, and the running maximum and sum of one head. p is whole vectors long. */
+static void weigh(struct lane *l, uint32_t h, uint32_t n)
+{
+	float *p = l->p + (size_t)h * KERN_KEY_TILE, max = l->max[h];
+	v16 top = v16_set1(-INFINITY), lanes = v16_set1(0), m;
+	float lane[KERN_LANES];
+
+	for (uint32_t j = n; j % KERN_LANES; j++) /* e^-inf = 0 adds nothing */
+		p[j] = -INFINITY;
+	for (uint32_t j = 0; j < n; j += KERN_LANES)
+		top = v16_max(v16_load(p + j), top);
+	v16_store(lane, top);
+	for (int i = 0; i < KERN_LANES; i++)
+		max = lane[i] > max ? lane[i] : max;
+	l->shrink[h] = l->max[h] == max ? 1.0f : kern_expf(l->max[h] - max);
+	m = v16_set1(max);
+	for (uint32_t j = 0; j < n; j += KERN_LANES) {
+		v16 e = v16_exp(v16_sub(v16_load(p + j), m));
+
+		v16_store(p + j, e);
+		lanes = v16_add(lanes, e);
+	}
+	l->sum[h] = kern_fma(l->sum[h], l->shrink[h], v16_sum(lanes));
+	l->max[h] = max;
+}
+
+/* out[nh heads][COLUMNS vectors] = out * shrink + sum of p times keys, keys ascending. */
+VEC_INLINE void output_tile(struct lane *l, uint32_t h, const int nh, int at, uint32_t n)
+{
+	v16 acc[HEADS][COLUMNS];
+	const float *k = l->keys + at;
+
+#pragma GCC unroll 4
+	for (int b = 0; b < nh; b++)
+#pragma GCC unroll 4
+		for (int v = 0; v < COLUMNS; v++)
+			acc[b][v] = v16_mul(v16_load(l->out + (size_t)(h + b) * KERN_HEAD + at +
+						     v * KERN_LANES),
+				v16_set1(l->shrink[h + b]));
+	for (uint32_t j = 0; j < n; j++, k += KERN_HEAD) {
+		v16 x[COLUMNS];
+
+#pragma GCC unroll 4
+		for (int v = 0; v < COLUMNS; v++)
+			x[v] = v16_load(k + v * KERN_LANES);
+#pragma GCC unroll 4
+		for (int b = 0; b < nh; b++) {
+			v16 p = v16_set1(l->p[(size_t)(h + b) * KERN_KEY_TILE + j]);
+
+#pragma GCC unroll 4
+			for (int v = 0; v < COLUMNS; v++)
+				acc[b][v] = v16_fma(p, x[v], acc[b][v]);
+		}
+	}
+#pragma GCC unroll 4
+	for (int b = 0; b < nh; b++)
+#pragma GCC unroll 4
+		for (int v = 0; v < COLUMNS; v++)
+			v16_store(l->out + (size_t)(h + b) * KERN_HEAD + at + v * KERN_LANES,
+				acc[b][v]);
+}
+
+static void outputs(struct lane *l, uint32_t heads, uint32_t n)
+{
+	uint32_t h = 0;
+
+	for (; h + HEADS <= heads; h += HEADS)
+		for (int at = 0; at < KERN_HEAD; at += COLUMNS * KERN_LANES)
+			output_tile(l, h, HEADS, at, n);
+	for (; h < heads; h++)
+		for (int at = 0; at < KERN_HEAD; at += COLUMNS * KERN_LANES)
+			output_tile(l, h, 1, at, n);
+}
+
+/* Heads h0 .. h0+heads-1 of one row. */
+static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h0, uint32_t heads,
+	struct lane *l)
+{
+	const float *q = a->q + ((size_t)row * a->heads + h0) * KERN_HEAD;
+	float *o = a->o + ((size_t)row * a->heads + h0) * KERN_HEAD;
+	struct kern_keys k = kern_keys(a, row);
+	const uint8_t *at[KERN_KEY_TILE];
+	uint32_t n;
+
+	memset(l->out, 0, (size_t)heads * KERN_HEAD * sizeof(float));
+	for (uint32_t h = 0; h < heads; h++) {
+		l->max[h] = a->sink[h0 + h];
+		l->sum[h] = 1.0f;
+	}
+	while ((n = kern_keys_next(&k, KERN_KEY_TILE, at))) {
+		for (uint32_t j = 0; j < n; j++)
+			decode(a->format, at[j], l->keys + (size_t)j * KERN_HEAD);
+		scores(q, heads, l->keys, n, a->scale, l->p);
+		for (uint32_t h = 0; h < heads; h++)
+			weigh(l, h, n);
+		outputs(l, heads, n);
+	}
+	for (uint32_t h = 0; h < heads; h++) {
+		v16 sum = v16_set1(l->sum[h]);
+
+		for (int i = 0; i < KERN_HEAD; i += KERN_LANES)
+			v16_store(o + (size_t)h * KERN_HEAD + i,
+				v16_div(v16_load(l->out + (size_t)h * KERN_HEAD + i), sum));
+	}
+}
+
+struct attention_job {
+	const struct kern_attention_args *a;
+	uint32_t split; /* parts the heads of a row are cut into */
+	float *scratch;
+};
+
+static void attention_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
+{
+	const struct attention_job *j = job;
+	const struct kern_attention_args *a = j->a;
+	struct kern_part p = kern_part((size_t)a->batch->ntok * j->split, 1, i, n);
+	struct lane l = {.keys = j->scratch + i * ALIGN_UP(lane_floats(a->heads), (size_t)16)};
+
+	l.p = l.keys + (size_t)KERN_KEY_TILE * KERN_HEAD;
+	l.out = l.p + (size_t)a->heads * KERN_KEY_TILE;
+	l.max = l.out + (size_t)a->heads * KERN_HEAD;
+	l.sum = l.max + a->heads;
+	l.shrink = l.sum + a->heads;
+	for (size_t r = p.begin; r < p.end; r++) {
+		struct kern_part h = kern_part(a->heads, HEADS, (unsigned)(r % j->split), j->split);
+
+		if (h.begin < h.end)
+			attend(a, (uint32_t)(r / j->split), (uint32_t)h.begin,
+				(uint32_t)(h.end - h.begin), &l);
+	}
+}
+
+int KERN_FN(attention)(const struct kern_attention_args *a, void *stream)
+{
+	struct kern_cpu_ctx *c = stream;
+	struct kern_arena arena = kern_arena(c);
+	struct attention_job j = {.a = a, .split = a->batch->ntok < c->n ? c->n : 1};
+
+	j.scratch = kern_arena_get(
+		&arena, c->n * ALIGN_UP(lane_floats(a->heads), (size_t)16) * sizeof(float));
+	if (!j.scratch || kern_attention_check(a))
+		return -EINVAL;
+	kern_run(
+		c, (size_t)a->batch->ntok * a->heads * KERN_HEAD * KERN_WINDOW, attention_part, &j);
+	return 0;
+}
