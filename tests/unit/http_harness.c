@@ -192,20 +192,41 @@ void harness_stop(struct harness *h)
 	free(h);
 }
 
-int client_connect(struct harness *h)
+static socklen_t address_of(struct harness *h, struct sockaddr_storage *addr)
 {
-	const struct listen_socket *s = &h->listen.sockets[0];
-	struct sockaddr_storage addr;
+	socklen_t len = sizeof(*addr);
+
+	assert_int_equal(getsockname(h->listen.sockets[0].fd, (struct sockaddr *)addr, &len), 0);
+	return len;
+}
+
+int client_socket(struct harness *h)
+{
 	struct timeval patience = {.tv_sec = PATIENCE_S};
-	socklen_t len = sizeof(addr);
+	struct sockaddr_storage addr;
 	int fd;
 
-	assert_int_equal(getsockname(s->fd, (struct sockaddr *)&addr, &len), 0);
+	address_of(h, &addr);
 	fd = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_true(fd >= 0);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)), 0);
+	return fd;
+}
+
+void client_connect_with(struct harness *h, int fd)
+{
+	struct sockaddr_storage addr;
+	socklen_t len = address_of(h, &addr);
+
 	if (connect(fd, (struct sockaddr *)&addr, len) < 0)
 		fail_msg("connect: %s", strerror(errno));
+}
+
+int client_connect(struct harness *h)
+{
+	int fd = client_socket(h);
+
+	client_connect_with(h, fd);
 	return fd;
 }
 

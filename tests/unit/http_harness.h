@@ -76,6 +76,9 @@ struct harness_counts harness_counts(struct harness *h);
 
 /* A raw client: blocking, with a receive timeout that fails the test. */
 int client_connect(struct harness *h);
+/* The same in two steps. */
+int client_socket(struct harness *h);
+void client_connect_with(struct harness *h, int fd);
 void client_send(int fd, const char *text);
 void client_send_bytes(int fd, const void *data, size_t len);
 /* Reads to the end of input (a reset counts as the end). The caller frees. */

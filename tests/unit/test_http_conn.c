@@ -7,6 +7,18 @@
 #include "shm/log.h"
 #include "tests/unit/http_harness.h"
 
+/* Enough for 1000 connections, both ends; few enough to run out of on purpose. */
+enum { MAX_FILES = 2200 };
+
+static char *read_file(int fd)
+{
+	static char text[16384];
+	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+	text[MAX(n, 0)] = '\0';
+	return text;
+}
+
 static int start(void **state)
 {
 	*state = harness_start(NULL, false);
@@ -439,6 +451,72 @@ static void test_stop_with_everything_open_is_clean(void **state)
 	*state = harness_start(NULL, false); /* for the teardown */
 }
 
+/* One line a request: method, path, status, bytes, time, id, peer; 499 for a client that went. */
+static void test_each_request_is_logged_once(void **state)
+{
+	char path[] = "/tmp/heddle-log-XXXXXX", *text;
+	int log = mkstemp(path), fd;
+	struct harness *h;
+
+	assert_int_equal(log_open(path, CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "t", NULL), 0);
+	h = harness_start(NULL, false);
+	fd = client_connect(h);
+	client_send(fd,
+		REQUEST("POST",
+			"/nowhere/%0aforged") "x-request-id: one\r\nContent-Length: 3\r\n\r\nabc");
+	client_expect(fd, 404, NULL);
+	client_send(fd, REQUEST("HEAD", "/big?70") "x-request-id: two\r\n\r\n");
+	client_send(fd, REQUEST("GET", "/hold?secret") "x-request-id: three\r\n\r\n");
+	harness_wait(h, &h->counts.held, 1);
+	close(fd);
+	harness_wait(h, &h->counts.gone, 1);
+	fd = client_connect(h);
+	client_send(fd, "junk\r\n\r\n");
+	assert_int_equal(shutdown(fd, SHUT_WR), 0);
+	free(client_read_all(fd, NULL));
+	close(fd);
+	harness_stop(h);
+	assert_int_equal(log_open("stderr", CONF_LEVEL_WARNING, CONF_FORMAT_TEXT, "t", NULL), 0);
+	text = read_file(log);
+	assert_non_null(strstr(text, "http: POST /nowhere/ forged 404 "));
+	assert_non_null(strstr(text, " ms one unix\n"));
+	assert_non_null(strstr(text, "http: HEAD /big 200 0 bytes "));
+	assert_non_null(strstr(text, "http: GET /hold 499 0 bytes "));
+	assert_non_null(strstr(text, " ms three unix\n"));
+	assert_non_null(strstr(text, "http: - - 400 "));
+	assert_null(strstr(text, "secret")); /* queries are not logged */
+	for (int i = 0; i < 4; i++) {
+		text = strchr(text, '\n');
+		assert_non_null(text++);
+	}
+	assert_string_equal(text, "");
+	close(log);
+	unlink(path);
+}
+
+/* Out of descriptors: nobody is lost, and it goes on as soon as there are some. */
+static void test_accepting_resumes_when_descriptors_are_back(void **state)
+{
+	struct harness *h = *state;
+	static int taken[MAX_FILES];
+	int fd = client_socket(h), n = 0;
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	log_set_level(CONF_LEVEL_ERROR); /* it warns */
+	while ((taken[n] = dup(fd)) >= 0)
+		n++;
+	client_connect_with(h, fd);
+	client_send(fd, GET("/echo"));
+	assert_int_equal(poll(&p, 1, 20), 0);
+	assert_int_equal(harness_counts(h).connections, 0);
+	while (n > 0)
+		close(taken[--n]);
+	client_expect(fd, 200, "");
+	close(fd);
+	log_set_level(CONF_LEVEL_WARNING);
+	expect_healthy(h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -461,14 +539,16 @@ int main(void)
 		T(test_drain_of_an_idle_server_is_at_once),
 		T(test_new_limits_hold_for_open_connections),
 		T(test_stop_with_everything_open_is_clean),
+		cmocka_unit_test(test_each_request_is_logged_once),
+		T(test_accepting_resumes_when_descriptors_are_back),
 	};
 	struct rlimit files;
 
 	log_set_level(CONF_LEVEL_WARNING);
-	if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < 2200) {
-		files.rlim_cur = MIN(files.rlim_max, 2200);
-		if (files.rlim_cur < 2200 || setrlimit(RLIMIT_NOFILE, &files) < 0) {
-			printf("needs 2200 open files\n");
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = MIN(files.rlim_max, MAX_FILES);
+		if (files.rlim_cur < MAX_FILES || setrlimit(RLIMIT_NOFILE, &files) < 0) {
+			printf("needs %d open files\n", MAX_FILES);
 			return 77;
 		}
 	}
