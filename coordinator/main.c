@@ -43,6 +43,8 @@ static int read_conf(void *user, struct conf_set *set, struct errbuf *err)
 		r = conf_read_file(set, HEDDLE_INI, err);
 	for (i = 0; i < opts->set_n && r == 0; i++)
 		r = conf_override(set, opts->sets[i], err);
+	if (!opts->foreground && strcmp(set->conf.log_target, "stderr") == 0)
+		strcpy(set->conf.log_target, "syslog"); /* nobody will read our stderr */
 	return r < 0 ? r : conf_check(set, err);
 }
 
@@ -101,20 +103,32 @@ static int open_sockets(struct listen_set *set, const struct conf *c, struct err
 	return r;
 }
 
+/*
+ * From the pidfile on, somebody may ask for a reload: until serve.c reads signals these two wait,
+ * where their default would end us.
+ */
+static void hold_signals(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGHUP);
+	sigaddset(&set, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+}
+
 /* What needs the rights we were started with, in the order that needs them. */
 static int prepare(struct daemon *d, struct listen_set *sockets, const struct opts *opts,
 	struct conf *c, struct errbuf *err)
 {
 	int r = 0;
 
-	if (!opts->foreground) {
+	if (!opts->foreground)
 		r = daemon_background(d, err);
-		if (strcmp(c->log_target, "stderr") == 0)
-			strcpy(c->log_target, "syslog"); /* nobody will read our stderr */
-	}
 	umask(027);
 	daemon_raise_limits();
-	signal(SIGPIPE, SIG_IGN);
+	hold_signals();
 	if (r == 0 && c->daemon_pidfile[0])
 		r = daemon_pidfile(d, c->daemon_pidfile, err);
 	if (r == 0)
@@ -127,15 +141,13 @@ static int prepare(struct daemon *d, struct listen_set *sockets, const struct op
 	return r;
 }
 
-/* On stderr for who started us, and in the log for who looks later. */
-static int fail(struct daemon *d, const struct conf *c, const struct errbuf *err)
+/* On stderr for who started us, and in the log, once it is open, for who looks later. */
+static int fail(struct daemon *d, bool log_is_elsewhere, const struct errbuf *err)
 {
-	int code = err->exit_code ? err->exit_code : EXIT_SOFTWARE_ERR;
+	int code = complain(err);
 
-	if (strcmp(c->log_target, "stderr") != 0)
+	if (log_is_elsewhere)
 		log_err("%s", err->text);
-	if (d->report_fd >= 0 || strcmp(c->log_target, "stderr") == 0)
-		(void)complain(err);
 	daemon_report(d, code);
 	return code;
 }
@@ -152,17 +164,17 @@ static int serve(const struct opts *opts, struct conf_set *set)
 		.user = (void *)opts};
 	struct serve *s = NULL;
 	struct errbuf err = {"", 0};
-	int code = 0;
+	bool elsewhere = false;
+	int r = prepare(&d, &sockets, opts, &set->conf, &err), code = 0;
 
-	if (prepare(&d, &sockets, opts, &set->conf, &err) < 0 || serve_open(&args, &s, &err) < 0) {
-		code = fail(&d, &set->conf, &err);
-	} else {
-		code = serve_run(s, &err);
-		if (code)
-			code = fail(&d, &set->conf, &err);
-		else
-			log_notice("stopped");
+	if (r == 0) {
+		elsewhere = strcmp(set->conf.log_target, "stderr") != 0;
+		r = serve_open(&args, &s, &err);
 	}
+	if (r == 0 && serve_run(s, &err) == 0)
+		log_notice("stopped");
+	else
+		code = fail(&d, elsewhere, &err);
 	serve_close(s);
 	listen_close(&sockets);
 	daemon_pidfile_remove(&d);

@@ -133,3 +133,8 @@ int notify_watchdog(const struct notify *n)
 {
 	return send_text(n, "WATCHDOG=1\n");
 }
+
+int notify_extend(const struct notify *n, mono_ns_t within)
+{
+	return send_text(n, "EXTEND_TIMEOUT_USEC=%llu\n", (unsigned long long)(within / NS_PER_US));
+}

@@ -33,5 +33,8 @@ int notify_status(const struct notify *n, const char *fmt, ...) PRINTF_LIKE(2, 3
 int notify_reloading(const struct notify *n); /* to be followed by notify_ready() */
 int notify_stopping(const struct notify *n, const char *status);
 int notify_watchdog(const struct notify *n);
+/* While starting or stopping: a longer wait than the unit's timeout is fine, if we say so again
+ * within this time. */
+int notify_extend(const struct notify *n, mono_ns_t within);
 
 #endif

@@ -18,7 +18,8 @@
 
 #define LOOP_ENTRIES   256
 #define WORK_THREADS   2
-#define FLUSH_GRACE_NS (2 * NS_PER_S) /* for last answers, after everything else has ended */
+#define FLUSH_GRACE_NS (2 * NS_PER_S)  /* for last answers, after everything else has ended */
+#define TELL_PERIOD_NS (10 * NS_PER_S) /* to the service manager, where it names no period */
 
 struct serve {
 	struct serve_args args;
@@ -30,7 +31,8 @@ struct serve {
 	struct signal_watch signals;
 	bool watching, ready_told;
 	bool draining, engine_idle, http_idle, stopping, stopped;
-	struct loop_timer drain_timer, watchdog_timer;
+	struct loop_timer drain_timer, tell_timer;
+	char health[600]; /* as last told to the service manager */
 	int exit_code;
 	struct errbuf refusal;
 };
@@ -101,12 +103,35 @@ static void on_drain_timer(struct loop_timer *t, void *user)
 	stop_engine(s);
 }
 
+/*
+ * Life signs for the service manager. A big model loads for longer than any timeout of a unit, and
+ * api.drain_seconds may be set to more: so as long as the loop turns, it is told to wait on.
+ */
+static void tell(struct serve *s)
+{
+	mono_ns_t period = s->notify.watchdog_ns ? s->notify.watchdog_ns / 2 : TELL_PERIOD_NS;
+
+	if (s->notify.watchdog_ns)
+		(void)notify_watchdog(&s->notify);
+	if (!s->ready_told || s->draining)
+		(void)notify_extend(&s->notify, 3 * period);
+	if (s->notify.fd >= 0)
+		loop_timer_set(s->loop, &s->tell_timer, mono_now() + period);
+}
+
+static void on_tell_timer(struct loop_timer *t, void *user)
+{
+	(void)t;
+	tell(user);
+}
+
 static void begin_drain(struct serve *s, int signo)
 {
 	s->draining = true;
 	log_notice("%s: finishing %u requests, then stopping; once more stops at once",
 		signo == SIGINT ? "SIGINT" : "SIGTERM", api_running(s->api));
 	(void)notify_stopping(&s->notify, "finishing requests");
+	tell(s);
 	loop_timer_set(s->loop, &s->drain_timer,
 		mono_now() + (mono_ns_t)s->args.conf->conf.api_drain_seconds);
 	http_server_drain(s->http, on_http_idle, s);
@@ -147,14 +172,17 @@ static void take_over(struct serve *s, struct conf_set *next)
 
 static void reload(struct serve *s)
 {
+	bool tell_manager = s->ready_told && !s->draining; /* READY=1 would be untrue else */
 	struct conf_set next;
-	struct errbuf err;
+	struct errbuf err = {"", 0};
+	char status[sizeof(s->health) + sizeof(err.text) + 16];
 
 	if (conf_init(&next) < 0) {
 		log_err("reload: out of memory; keeping the old configuration");
 		return;
 	}
-	(void)notify_reloading(&s->notify);
+	if (tell_manager)
+		(void)notify_reloading(&s->notify);
 	if (s->args.read_conf(s->args.user, &next, &err) < 0) {
 		log_err("reload: %s; keeping the old configuration", err.text);
 	} else {
@@ -162,7 +190,10 @@ static void reload(struct serve *s)
 		log_notice("configuration reloaded");
 	}
 	conf_fini(&next);
-	(void)notify_ready(&s->notify, "serving");
+	snprintf(status, sizeof(status), "%s%s%s", s->health, err.text[0] ? "; not reloaded: " : "",
+		err.text);
+	if (tell_manager)
+		(void)notify_ready(&s->notify, status);
 }
 
 static void reopen_log(void)
@@ -218,14 +249,16 @@ static void on_health(void *user, enum engine_health health, const char *why)
 {
 	struct serve *s = user;
 
-	log_notice("%s%s%s", health_text(health), why[0] ? ": " : "", why);
+	snprintf(s->health, sizeof(s->health), "%s%s%s", health_text(health), why[0] ? ": " : "",
+		why);
+	log_notice("%s", s->health);
 	if (health == ENGINE_READY && !s->ready_told) {
 		s->ready_told = true;
-		(void)notify_ready(&s->notify, "serving");
+		(void)notify_ready(&s->notify, s->health);
 		daemon_report(s->args.daemon, 0);
 		return;
 	}
-	(void)notify_status(&s->notify, "%s%s%s", health_text(health), why[0] ? ": " : "", why);
+	(void)notify_status(&s->notify, "%s", s->health);
 }
 
 static void on_refused(void *user, int exit_code, const char *text)
@@ -235,14 +268,6 @@ static void on_refused(void *user, int exit_code, const char *text)
 	s->exit_code = exit_code;
 	(void)err_set(&s->refusal, 0, exit_code, "%s", text);
 	loop_stop(s->loop);
-}
-
-static void on_watchdog_timer(struct loop_timer *t, void *user)
-{
-	struct serve *s = user;
-
-	(void)notify_watchdog(&s->notify);
-	loop_timer_set(s->loop, t, mono_now() + s->notify.watchdog_ns / 2);
 }
 
 /* ---- begin ---- */
@@ -297,7 +322,7 @@ int serve_open(const struct serve_args *args, struct serve **ret_serve, struct e
 		return err_set(err, -ENOMEM, EXIT_OS_ERR, "out of memory");
 	s->args = *args;
 	s->drain_timer = (struct loop_timer){.fn = on_drain_timer, .user = s};
-	s->watchdog_timer = (struct loop_timer){.fn = on_watchdog_timer, .user = s};
+	s->tell_timer = (struct loop_timer){.fn = on_tell_timer, .user = s};
 	if (notify_open(&s->notify) < 0)
 		log_warn("NOTIFY_SOCKET is set but cannot be used");
 	r = open_loop(s, err);
@@ -313,8 +338,7 @@ int serve_open(const struct serve_args *args, struct serve **ret_serve, struct e
 		serve_close(s);
 		return r;
 	}
-	if (s->notify.watchdog_ns)
-		loop_timer_set(s->loop, &s->watchdog_timer, mono_now());
+	tell(s);
 	*ret_serve = s;
 	return 0;
 }

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 static struct {
 	int fd;
 	int use_syslog;
+	int follow, to_journal;
 	enum conf_format format;
 	char who[32];
 	char path[CONF_STR_MAX];
@@ -34,6 +36,17 @@ static int open_path(const char *path, struct errbuf *err)
 	return fd;
 }
 
+/* JOURNAL_STREAM is device:inode of the journal's socket; children inherit it with any stderr. */
+static int is_journal(int fd)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long dev, ino;
+	struct stat st;
+
+	return stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 && fstat(fd, &st) == 0 &&
+	       st.st_dev == dev && st.st_ino == ino;
+}
+
 int log_open(const char *target, enum conf_level level, enum conf_format format, const char *who,
 	struct errbuf *err)
 {
@@ -52,6 +65,7 @@ int log_open(const char *target, enum conf_level level, enum conf_format format,
 		openlog(log_state.who, LOG_PID, LOG_DAEMON);
 	log_state.fd = fd;
 	log_state.use_syslog = use_syslog;
+	log_state.to_journal = fd == STDERR_FILENO && is_journal(fd);
 	log_state.format = format;
 	log_set_level(level);
 	return 0;
@@ -69,6 +83,22 @@ int log_reopen(struct errbuf *err)
 	close(log_state.fd);
 	log_state.fd = fd;
 	return 0;
+}
+
+void log_follow(void)
+{
+	log_state.follow = 1;
+}
+
+/* The old file is kept when the new one cannot be had: lines there are better than none. */
+static void follow_path(void)
+{
+	struct stat ours, named;
+
+	if (fstat(log_state.fd, &ours) == 0 && stat(log_state.path, &named) == 0 &&
+		ours.st_dev == named.st_dev && ours.st_ino == named.st_ino)
+		return;
+	(void)!log_reopen(NULL);
 }
 
 void log_set_level(enum conf_level level)
@@ -124,7 +154,7 @@ void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
 			"\"message\":\"%s\"}\n",
 			when, ts.tv_nsec / 1000000, level_names[level], log_state.who, tag,
 			escaped);
-	} else if (log_state.fd == STDERR_FILENO && getenv("JOURNAL_STREAM")) {
+	} else if (log_state.to_journal) {
 		/* journald reads the level from the prefix and adds the time itself */
 		n = snprintf(line, sizeof(line), "<%d>%s: %s: %s\n", level_priority[level],
 			log_state.who, tag, text);
@@ -132,6 +162,8 @@ void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
 		n = snprintf(line, sizeof(line), "%s.%03ldZ %s %s: %s: %s\n", when,
 			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, text);
 	}
+	if (log_state.follow && log_state.path[0])
+		follow_path();
 	if (n > 0 && write(log_state.fd, line, MIN((size_t)n, sizeof(line) - 1)) < 0)
 		return; /* nowhere left to say so */
 }

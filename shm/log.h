@@ -22,6 +22,12 @@ int log_open(const char *target, enum conf_level level, enum conf_format format,
 /* Reopens a file target (logrotate, SIGUSR1). Keeps the old file when the new cannot be opened. */
 int log_reopen(struct errbuf *err) MUST_CHECK;
 
+/*
+ * For a process that nobody tells of a rotation: from now on a line goes to the file that has the
+ * path at that time, at the cost of a stat(2) a line.
+ */
+void log_follow(void);
+
 /* Changes the level at run time. */
 void log_set_level(enum conf_level level);
 

@@ -144,6 +144,7 @@ static int attach(struct serve *s, const struct serve_opts *opts, struct errbuf 
 	if (ret < 0)
 		return ret;
 	snprintf(who, sizeof(who), "worker %u", opts->rank);
+	log_follow(); /* SIGUSR1 goes to heddled only */
 	return log_open(s->conf->log_target, (enum conf_level)s->conf->log_level,
 		(enum conf_format)s->conf->log_format, who, err);
 }

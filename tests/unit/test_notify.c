@@ -32,6 +32,8 @@ static void expect_messages(struct notify *n, int fd)
 	assert_string_equal(receive(fd), "STATUS=7 READY=1\n");
 	assert_int_equal(notify_watchdog(n), 1);
 	assert_string_equal(receive(fd), "WATCHDOG=1\n");
+	assert_int_equal(notify_extend(n, 1500 * NS_PER_MS), 1);
+	assert_string_equal(receive(fd), "EXTEND_TIMEOUT_USEC=1500000\n");
 	assert_int_equal(notify_reloading(n), 1);
 	assert_int_equal(sscanf(receive(fd), "RELOADING=1\nMONOTONIC_USEC=%llu\n", &usec), 1);
 	assert_in_range(usec, mono_now() / 1000 - 5000000, mono_now() / 1000);
