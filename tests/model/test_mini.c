@@ -119,19 +119,19 @@ static void run_golden(uint32_t world, size_t longest, uint32_t chunk)
 static void test_golden_one_rank_agrees(void **state)
 {
 	(void)state;
-	run_golden(1, getenv("HEDDLE_TEST_FULL") ? SIZE_MAX : 200, 512);
+	run_golden(1, getenv("HEDDLE_TEST_FULL") ? SIZE_MAX : 2000, 512);
 }
 
 static void test_golden_two_ranks_agree(void **state)
 {
 	(void)state;
-	run_golden(2, 20, 100);
+	run_golden(2, 200, 100);
 }
 
 static void test_golden_four_ranks_agree(void **state)
 {
 	(void)state;
-	run_golden(4, 20, 7);
+	run_golden(4, 144, 7);
 }
 
 int main(void)
