@@ -1,4 +1,5 @@
-#include "config.h" /* _GNU_SOURCE: struct ucred, POLLRDHUP */
+/* first, for _GNU_SOURCE: struct ucred, POLLRDHUP */
+#include "config.h"
 
 #include "coordinator/conn.h"
 

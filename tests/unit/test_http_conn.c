@@ -494,6 +494,11 @@ static void test_each_request_is_logged_once(void **state)
 	unlink(path);
 }
 
+static void do_log_level(struct harness *h, void *level)
+{
+	log_set_level((enum conf_level)(intptr_t)level);
+}
+
 /* Out of descriptors: nobody is lost, and it goes on as soon as there are some. */
 static void test_accepting_resumes_when_descriptors_are_back(void **state)
 {
@@ -502,7 +507,7 @@ static void test_accepting_resumes_when_descriptors_are_back(void **state)
 	int fd = client_socket(h), n = 0;
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 
-	log_set_level(CONF_LEVEL_ERROR); /* it warns */
+	harness_call(h, do_log_level, (void *)(intptr_t)CONF_LEVEL_ERROR); /* it warns */
 	while ((taken[n] = dup(fd)) >= 0)
 		n++;
 	client_connect_with(h, fd);
@@ -513,7 +518,7 @@ static void test_accepting_resumes_when_descriptors_are_back(void **state)
 		close(taken[--n]);
 	client_expect(fd, 200, "");
 	close(fd);
-	log_set_level(CONF_LEVEL_WARNING);
+	harness_call(h, do_log_level, (void *)(intptr_t)CONF_LEVEL_WARNING);
 	expect_healthy(h);
 }
 
