@@ -4,7 +4,8 @@ load lib
 
 setup_file()
 {
-	daemon_start -s fabric.workers=2 -s schedule.max_sequences=8
+	# the patience is for sanitizer builds on a busy machine
+	daemon_start -s fabric.workers=2 -s schedule.max_sequences=8 -s fabric.progress_timeout=300s
 }
 
 teardown_file()
@@ -140,9 +141,9 @@ idle()
 @test "a needle in the text is found" {
 	local hay
 
-	hay=$(head -c 4000 "$HEDDLE_SRCDIR/models/heddle-mini/filler.txt" | tr -d '"\\' |
+	hay=$(head -c 2000 "$HEDDLE_SRCDIR/models/heddle-mini/filler.txt" | tr -d '"\\' |
 		tr '\n\t' '  ')
-	chat "${hay:0:2000} The secret code of Bruno is 4492. ${hay:2000:1000} What is the secret code of Bruno?" \
+	chat "${hay:0:800} The secret code of Bruno is 4492. ${hay:800:400} What is the secret code of Bruno?" \
 		'"max_tokens":20'
 	same "$http" 200
 	part '4492'
