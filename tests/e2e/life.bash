@@ -1,6 +1,4 @@
-# life.bash: a daemon with fake workers (tests/proc/fake_worker.c): everything but the model. Load
-# after lib.
-export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
+# life.bash: what the tests of the daemon's life share. Load after lib, then choose HEDDLE_WORKER.
 
 setup()
 {

@@ -1,8 +1,10 @@
 #!/usr/bin/env bats
-# The daemon's life: start, readiness, loss of workers, refusals, the end.
+# The daemon's life: start, readiness, loss of workers, refusals, the end. The workers are fake
+# (tests/proc/fake_worker.c): everything but the model.
 
 load lib
 load life
+export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 
 @test "it serves when ready, and leaves with 0 and without its socket" {
 	daemon_start -s fabric.workers=2

@@ -1,0 +1,85 @@
+#!/usr/bin/env bats
+# The daemon's life with real workers on the bundled model: what life.bats does with fake ones,
+# where the model makes a difference.
+
+load lib
+load life
+export HEDDLE_WORKER=$HEDDLE_BUILDDIR/heddle-worker
+
+setup_file()
+{
+	[ -x "$HEDDLE_WORKER" ] || skip "heddle-worker is not built"
+	[ -f "$HEDDLE_SRCDIR/models/heddle-mini/config.json" ] || skip "the bundled model is not here"
+}
+
+# answer_of TEXT: the ids a greedy completion gives
+greedy()
+{
+	post /v1/completions "{\"prompt\": \"The secret code of Bruno is 4492.\", \"max_tokens\": 8,
+		\"temperature\": 0, \"ignore_eos\": true, \"return_token_ids\": true}"
+	same "$http" 200
+	ids=$(grep -o '"token_ids": *\[[^]]*\]' <<<"$body")
+}
+
+@test "workers killed idle, in a prompt, in an answer, and stopped: the answers after are the same" {
+	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=1s
+	greedy
+	first=$ids
+	[ -n "$first" ]
+	pid=$PID
+
+	kill -KILL "$(workers_of "$PID" | cut -d' ' -f1)"
+	until_true health_is 503
+	until_true health_is 200
+	greedy
+	same "$ids" "$first"
+
+	ask_behind 30000
+	kill -KILL "$(workers_of "$PID" | cut -d' ' -f2)"
+	until_true test -f "$D/asked"
+	grep -q '^503 .*signal 9' "$D/asked"
+	until_true health_is 200
+	greedy
+	same "$ids" "$first"
+
+	rm "$D/asked"
+	ask_behind 30000
+	kill -STOP "$(workers_of "$PID" | cut -d' ' -f2)"
+	until_true test -f "$D/asked"
+	grep -q '^503 .*stopped) made no progress' "$D/asked"
+	until_true health_is 200
+	greedy
+	same "$ids" "$first"
+
+	same "$PID" "$pid"
+	workers=$(workers_of "$PID")
+	kill -KILL "$PID"
+	for pid in $workers; do
+		wait_gone "$pid" 10
+	done
+}
+
+@test "SIGTERM lets a real request finish and the workers leave by themselves" {
+	daemon_start -s fabric.workers=2 -s log.level=debug
+	ask_behind 100
+	kill -TERM "$PID"
+	until_true test -f "$D/asked"
+	grep -q '^200 ' "$D/asked"
+	left 0
+	log_says 'worker 0: stopped'
+	log_says 'worker 1: stopped'
+}
+
+@test "-t accepts the bundled model and refuses what cannot run, naming it" {
+	"$HEDDLE_BUILDDIR/heddled" -t -c "$D/heddle.ini" | grep -q fine
+	refused 78 workers -t -c "$D/heddle.ini" -s fabric.workers=3
+	refused 66 "$D/none" -t -c "$D/heddle.ini" -s model.path="$D/none"
+}
+
+@test "a damaged checkpoint is 65, by file, before anything is served" {
+	mkdir "$D/model"
+	cp "$HEDDLE_SRCDIR"/models/heddle-mini/*.json "$HEDDLE_SRCDIR"/models/heddle-mini/*.safetensors "$D/model"
+	truncate -s -1 "$D/model/model-00002-of-00002.safetensors"
+	refused 65 model-00002-of-00002.safetensors -c "$D/heddle.ini" -s model.path="$D/model"
+	[ ! -e "$SOCKET" ]
+}
