@@ -1,7 +1,7 @@
 /*
  * Tools, response format and calls: the parts of a prompt that are JSON or made from it.
  */
-#include "config.h" /* memmem */
+#include "config.h"
 
 #include "coordinator/chat_impl.h"
 

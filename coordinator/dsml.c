@@ -1,4 +1,4 @@
-#include "config.h" /* memmem */
+#include "config.h"
 
 #include "coordinator/dsml.h"
 

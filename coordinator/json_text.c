@@ -1,4 +1,4 @@
-#include "config.h" /* qsort_r */
+#include "config.h"
 #include "coordinator/json_text.h"
 
 #include <math.h>

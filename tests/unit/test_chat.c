@@ -2,7 +2,7 @@
  * The chat format: the two cases published with the model, those of cases.json, and the fixed
  * texts.
  */
-#include "config.h" /* memmem */
+#include "config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
