@@ -244,6 +244,17 @@ static int parse_real(const struct conf_row *row, const char *text, double *ret_
 	return 0;
 }
 
+/* Text that a file could not hold as it is: a comment's start, or bytes that are not text. */
+static bool unwritable(const char *text)
+{
+	if (*text == ';' || strstr(text, " ;"))
+		return true;
+	for (; *text; text++)
+		if ((unsigned char)*text < 0x20 || *text == 0x7f)
+			return true;
+	return false;
+}
+
 int conf_row_parse(
 	const struct conf_row *row, const char *text, struct conf *conf, struct errbuf *err)
 {
@@ -256,6 +267,10 @@ int conf_row_parse(
 		if (strlen(text) >= CONF_STR_MAX)
 			return err_set(err, -EINVAL, EXIT_CONFIG_ERR, "%s.%s: longer than %d bytes",
 				row->section, row->key, CONF_STR_MAX - 1);
+		if (unwritable(text))
+			return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
+				"%s.%s: must not hold control characters, \" ;\" or begin with ;",
+				row->section, row->key);
 		/* the whole field is defined, since struct conf is copied into shared memory */
 		memset(to, 0, CONF_STR_MAX);
 		memcpy(to, text, strlen(text));

@@ -109,6 +109,8 @@ static void test_errors_name_line_and_what_would_be_right(void **state)
 		{"[fabric]\nworkers=1\n[api]\n[fabric]\nworkers=2\n",
 			"x.ini:5: fabric.workers is set twice; it was set at line 2"},
 		{"[fabric]\nnonsense\n", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"[model]\npath=;x\n", "x.ini:2: model.path: must not hold control characters, "
+				       "\" ;\" or begin with ;"},
 		{"[fabric\n", "x.ini:1: neither [section] nor KEY = VALUE"},
 	};
 	size_t i;
