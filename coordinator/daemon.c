@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,6 +91,7 @@ int daemon_pidfile(struct daemon *d, const char *path, struct errbuf *err)
 			n > 0 ? text : "unknown");
 	}
 	n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+	(void)fchmod(fd, 0644); /* whatever the umask: anyone may ask for our pid */
 	if (ftruncate(fd, 0) < 0 || write(fd, text, (size_t)n) != n) {
 		close(fd);
 		return err_set(err, -EIO, EXIT_OS_ERR, "daemon.pidfile: cannot write %s", path);
@@ -124,6 +126,21 @@ static int find_ids(const char *user, const char *group, uid_t *uid, gid_t *gid,
 			"daemon.group: there is no group %.80s", group);
 	*uid = pw ? pw->pw_uid : geteuid();
 	*gid = gr ? gr->gr_gid : pw ? pw->pw_gid : getegid();
+	return 0;
+}
+
+int daemon_give(
+	const char *path, const char *user, const char *group, bool keep_group, struct errbuf *err)
+{
+	uid_t uid = 0;
+	gid_t gid = 0;
+	int r = find_ids(user, group, &uid, &gid, err);
+
+	if (r < 0 || geteuid() != 0 || (!user[0] && !group[0]))
+		return r;
+	if (lchown(path, uid, keep_group ? (gid_t)-1 : gid) < 0)
+		return err_set(err, -errno, EXIT_NO_PERM, "cannot give %s to user %.40s: %s", path,
+			user, strerror(errno));
 	return 0;
 }
 

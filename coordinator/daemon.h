@@ -37,6 +37,10 @@ void daemon_pidfile_remove(struct daemon *d);
 /* Group and user by name ("" leaves it), all supplementary groups of the user; only root may. */
 int daemon_become(const char *user, const char *group, struct errbuf *err) MUST_CHECK;
 
+/* Gives a file made by root to that user and, unless keep_group, group; as anyone else nothing. */
+int daemon_give(const char *path, const char *user, const char *group, bool keep_group,
+	struct errbuf *err) MUST_CHECK;
+
 /* As many open files as the hard limit allows. */
 void daemon_raise_limits(void);
 

@@ -95,9 +95,13 @@ static int open_sockets(struct listen_set *set, const struct conf *c, struct err
 
 	if (r != 0)
 		return MIN(r, 0);
-	if (c->listen_socket[0])
+	if (c->listen_socket[0]) {
 		r = listen_unix(
 			set, c->listen_socket, (mode_t)c->listen_mode, c->listen_group, err);
+		if (r == 0)
+			r = daemon_give(c->listen_socket, c->daemon_user, c->daemon_group,
+				c->listen_group[0], err);
+	}
 	if (r == 0 && c->listen_tcp[0])
 		r = listen_tcp(set, c->listen_tcp, err);
 	return r;

@@ -248,3 +248,22 @@ background()
 	wait_gone "$PID"
 	unset PID
 }
+
+@test "started by root it becomes daemon.user, and the socket is that user's" {
+	[ "$(id -u)" = 0 ] || skip "only root can become another user"
+	runuser -u nobody -- test -x "$HEDDLE_WORKER" || skip "nobody cannot reach the build"
+	chmod 755 "$D"
+	daemon_start -s daemon.user=nobody
+	same "$(stat -c %U "/proc/$PID")" nobody
+	same "$(stat -c %U:%a "$SOCKET")" nobody:660
+	same "$(stat -c %G "$SOCKET")" "$(id -gn nobody)"
+	for pid in $(workers_of "$PID"); do
+		same "$(stat -c %U "/proc/$pid")" nobody
+	done
+	ask 3
+	same "$http" 200
+}
+
+@test "a user that does not exist is 78" {
+	refused 78 'no user nonesuch' -c "$D/heddle.ini" -s daemon.user=nonesuch
+}

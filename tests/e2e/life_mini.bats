@@ -79,6 +79,7 @@ greedy()
 @test "a damaged checkpoint is 65, by file, before anything is served" {
 	mkdir "$D/model"
 	cp "$HEDDLE_SRCDIR"/models/heddle-mini/*.json "$HEDDLE_SRCDIR"/models/heddle-mini/*.safetensors "$D/model"
+	chmod -R u+w "$D/model"
 	truncate -s -1 "$D/model/model-00002-of-00002.safetensors"
 	refused 65 model-00002-of-00002.safetensors -c "$D/heddle.ini" -s model.path="$D/model"
 	[ ! -e "$SOCKET" ]
