@@ -185,6 +185,35 @@ static void test_index_select_equals_its_chain(void **state)
 		}
 }
 
+/* failures 9, 11, 13: 280k tokens, many chunks of entries, every page at its own place */
+static void test_index_select_long_context_equals_its_chain(void **state)
+{
+	static const uint32_t pos0[] = {280000, 40000}, len[] = {2, 1};
+	uint32_t k = 512, rows = 3;
+	struct index x;
+	int32_t *base = NULL;
+
+	make_index(&x, 2, pos0, len, 2, KERN_FP4);
+	x.a.batch = &x.b.b;
+	for (struct kt_config *c = kt_all; c < kt_end; c++) {
+		int32_t *e = kt_new(4 * rows * k), *e2 = kt_new(4 * rows * k);
+		float *v = kt_floats(rows * k), *v2 = kt_floats(rows * k);
+		uint32_t n[3], n2[3], nan[3];
+		struct kern_index_select_args a = {x.a, k, e, v, n, NULL};
+
+		assert_int_equal(c->ops.index_select(&a, &c->ctx), 0);
+		if (!base || c == kt_end - 1) { /* the whole chain in one go */
+			chain(c, &a, e2, v2, n2, nan);
+			kt_same("entries", e, e2, 4 * rows * k);
+			kt_same("values", v, v2, 4 * rows * k);
+		}
+		if (base)
+			kt_same(c->variant, e, base, 4 * rows * k);
+		base = e;
+	}
+	kt_free_all();
+}
+
 /* failures 24: shards of the pages, merged, select what one worker selects */
 static void test_index_select_shards_merge_to_the_whole(void **state)
 {
@@ -344,6 +373,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_index_score_matches_loop),
 		cmocka_unit_test(test_index_select_equals_its_chain),
+		cmocka_unit_test(test_index_select_long_context_equals_its_chain),
 		cmocka_unit_test(test_index_select_shards_merge_to_the_whole),
 		cmocka_unit_test(test_index_select_does_not_depend_on_company),
 		cmocka_unit_test(test_index_select_leaves_nan_out),
