@@ -23,10 +23,14 @@ static float plain_bf16(float x)
 	return (float)ldexp(nearbyint(ldexp(m, 8)), e - 8);
 }
 
-/* Nearest e4m3 value of x / s, times s. */
-static float plain_fp8(float x, double s)
+/*
+ * Nearest e4m3 value of x / s, times s. The quotient is one of floats, as in the model's
+ * definition: where it comes to lie half-way between two values, the exact one need not.
+ */
+static float plain_fp8(float x, float s)
 {
-	double a = fabs(x / s), best = 0, dist = INFINITY;
+	float quotient = x / s;
+	double a = fabs((double)quotient), best = 0, dist = INFINITY;
 
 	for (int c = 0; c < 0x7f; c++) {
 		double v = kt_e4m3((uint8_t)c), d = fabs(v - a);
@@ -46,7 +50,8 @@ static void plain_act(const float *x, uint32_t k, uint32_t col0, enum kern_act a
 	bool fp8 = act == KERN_ACT_FP8 && (kind->dtype == KERN_FP8 || kind->dtype == KERN_FP4);
 
 	for (uint32_t i = 0; i < k; i++) {
-		double amax = 1e-4, s;
+		double amax = 1e-4;
+		float s;
 
 		if (act == KERN_ACT_F32) {
 			y[i] = x[i];
@@ -60,7 +65,7 @@ static void plain_act(const float *x, uint32_t k, uint32_t col0, enum kern_act a
 			if ((col0 + j) / 128 == (col0 + i) / 128)
 				amax = fmax(amax, fabs(x[j]));
 		if (pow2)
-			for (s = 0x1p-60; s * 448 < (float)amax;)
+			for (s = 0x1p-60f; s * 448 < (float)amax;)
 				s *= 2;
 		else
 			s = (float)amax / 448.0f;
