@@ -4,8 +4,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-
-#include "shm/clock.h"
+#include <time.h>
 
 struct kern_threads {
 	unsigned n;
@@ -27,23 +26,31 @@ struct kern_threads {
 	} * workers; /* [n], [0] unused */
 };
 
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 /* Spins until *v differs from (or, with want, equals) x, at most spin_ns. */
 static int spin_until(atomic_uint *v, unsigned x, int equal, uint64_t spin_ns)
 {
-	mono_ns_t end;
+	uint64_t end;
 
 	if ((atomic_load(v) == x) == equal)
 		return 1;
 	if (!spin_ns)
 		return 0;
-	end = mono_now() + spin_ns;
+	end = now_ns() + spin_ns;
 	do {
 		for (int i = 0; i < 64; i++) {
 			if ((atomic_load(v) == x) == equal)
 				return 1;
 			__builtin_ia32_pause();
 		}
-	} while (mono_now() < end);
+	} while (now_ns() < end);
 	return 0;
 }
 

@@ -6,6 +6,8 @@ load lib
 load life
 load init
 
+export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
+
 # manager [ARG...]: a daemon that has somebody to tell; what it tells lands in $D/told
 manager()
 {
