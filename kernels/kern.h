@@ -472,6 +472,15 @@ struct kern_attention_args {
 	kern_act_t *o; /* [T][heads][512], before the inverse rotation; 0 without keys. May be q */
 };
 
+/*
+ * What attention gives each entry of its list: the softmax probabilities, all heads together. For
+ * diagnosis (attention lost by a key format); before attention runs, if that writes over its q.
+ */
+struct kern_attention_mass_args {
+	const struct kern_attention_args *attention; /* with a list; o is not used */
+	float *mass; /* [T][k], by place in the list; 0 where a place holds no visible entry */
+};
+
 /* ---- the table ------------------------------------------------------------------------------ */
 
 #define KERN_OP(name, abs_tol, rel_tol, doc) KERN_OP_##name,

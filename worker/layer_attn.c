@@ -274,7 +274,8 @@ static int attend(
 		.x = k->q,
 		.y = k->q,
 	};
-	int ret;
+	const struct kern_attention_mass_args mass = {&a, k->chosen_mass};
+	int ret = 0;
 
 	if (kind == MODEL_CSA) {
 		a.entries = pool_of(r, POOL_CSA, layer);
@@ -283,7 +284,10 @@ static int attend(
 	} else if (kind == MODEL_HCA) {
 		a.entries = pool_of(r, POOL_HCA, layer);
 	}
-	ret = r->ops.attention(&a, r->stream);
+	if (kind == MODEL_CSA && r->hooks.on_index)
+		ret = r->ops.attention_mass(&mass, r->stream);
+	if (ret == 0)
+		ret = r->ops.attention(&a, r->stream);
 	return ret < 0 ? ret : r->ops.rope(&rope, r->stream);
 }
 

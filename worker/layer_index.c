@@ -115,6 +115,6 @@ void index_show(struct rank *r, uint32_t layer, const struct kern_batch *batch, 
 
 		r->hooks.on_index(r->hooks.user, layer, k->seq_rows[seq0 + batch->row_seq[i]],
 			batch->row_pos[i], (const uint32_t *)k->chosen + at,
-			all ? NULL : k->chosen_score + at, NULL, k->chosen_n[i]);
+			all ? NULL : k->chosen_score + at, k->chosen_mass + at, k->chosen_n[i]);
 	}
 }

@@ -59,6 +59,7 @@ struct work {
 	float *oa;                  /* [R][oa_cols] */
 	int32_t *chosen;            /* [R][topk] */
 	float *chosen_score;        /* [R][topk] */
+	float *chosen_mass;         /* [R][topk]; only for the on_index hook */
 	uint32_t *chosen_n;         /* [R] */
 	int32_t *all_chosen;        /* [world][R][topk], world > 1 */
 	float *all_score;           /* [world][R][topk] */

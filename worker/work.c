@@ -72,6 +72,7 @@ static void cut_attention(struct cutter *c, const struct shape *sh, struct work 
 	CUT(c, w->index_q, r * sh->cfg.index_heads * KERN_INDEX);
 	CUT(c, w->chosen, lists);
 	CUT(c, w->chosen_score, lists);
+	CUT(c, w->chosen_mass, lists);
 	CUT(c, w->chosen_n, r);
 	if (sh->world == 1)
 		return;

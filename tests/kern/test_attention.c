@@ -76,8 +76,10 @@ static void make_attention(struct attention *x, uint32_t nseq, const uint32_t *p
 	x->a.selected = sel;
 }
 
-/* One head of one row in double. */
-static void plain_attention(const struct attention *x, uint32_t t, uint32_t h, double *o)
+/* One head of one row in double; adds the entries' probabilities to mass[k] where there is a list.
+ */
+static void plain_attention(
+	const struct attention *x, uint32_t t, uint32_t h, double *o, double *mass)
 {
 	uint32_t q = x->b.b.row_seq[t], pos = x->b.b.row_pos[t], n = 0, sees;
 	const float *qv = x->a.q + ((size_t)t * x->a.heads + h) * 512;
@@ -108,6 +110,9 @@ static void plain_attention(const struct attention *x, uint32_t t, uint32_t h, d
 		for (uint32_t j = 0; j < n; j++)
 			o[i] += s[j] / sum * keys[j][i];
 	}
+	for (uint32_t i = 0, j = MIN(pos + 1, 128u); x->a.selected && i < x->a.k; i++)
+		if ((uint32_t)x->a.selected[t * x->a.k + i] < sees)
+			mass[i] += s[j++] / sum;
 	free(keys);
 	free(s);
 }
@@ -116,12 +121,15 @@ static void check_attention(struct attention *x)
 {
 	uint32_t rows = x->b.b.ntok, heads = x->a.heads;
 	size_t n = (size_t)rows * heads * 512;
-	double *want = kt_new(8 * n);
-	float *base = NULL;
+	size_t listed = (size_t)rows * (x->a.selected ? x->a.k : 0);
+	double *want = kt_new(8 * n), *want_mass = kt_new(8 * (listed + 1));
+	float *base = NULL, *base_mass = NULL, *mass;
 
+	memset(want_mass, 0, 8 * listed);
 	for (uint32_t t = 0; t < rows; t++)
 		for (uint32_t h = 0; h < heads; h++)
-			plain_attention(x, t, h, want + ((size_t)t * heads + h) * 512);
+			plain_attention(x, t, h, want + ((size_t)t * heads + h) * 512,
+				want_mass + (size_t)t * x->a.k);
 	for (struct kt_config *c = kt_all; c < kt_end; c++) {
 		x->a.batch = &x->b.b;
 		x->a.o = kt_floats(n);
@@ -129,6 +137,15 @@ static void check_attention(struct attention *x)
 		if (!base)
 			kt_close("attention", base = x->a.o, want, n, 5e-6, 1e-5);
 		kt_same(c->variant, x->a.o, base, n * 4);
+		mass = kt_floats(listed + 1);
+		if (!listed)
+			continue;
+		assert_int_equal(c->ops.attention_mass(
+					 &(struct kern_attention_mass_args){&x->a, mass}, &c->ctx),
+			0);
+		if (!base_mass)
+			kt_close("mass", base_mass = mass, want_mass, listed, 5e-6, 1e-5);
+		kt_same(c->variant, mass, base_mass, listed * 4);
 	}
 	/* in place */
 	x->a.o = (float *)x->a.q;
