@@ -279,6 +279,14 @@ static int keep_tails(struct rank *r, const struct msg_step_view *step)
 	return ret;
 }
 
+static bool any_sampled(const struct msg_step_view *step)
+{
+	for (uint32_t i = 0; i < step->step->nseq; i++)
+		if (step->seqs[i].flags & SEQ_SAMPLE)
+			return true;
+	return false;
+}
+
 int head_run(struct rank *r, const struct msg_step_view *step, const struct msg_result_view *reply)
 {
 	struct tile t = {.r = r, .step = step, .reply = reply};
@@ -290,7 +298,7 @@ int head_run(struct rank *r, const struct msg_step_view *step, const struct msg_
 		ret = flush(&t);
 	if (ret == 0)
 		ret = keep_tails(r, step);
-	if (ret == 0)
+	if (ret == 0 && any_sampled(step))
 		ret = comm_broadcast(
 			r->comm, 0, r->work.sampled, step->step->nseq * sizeof(*r->work.sampled));
 	return ret;

@@ -28,12 +28,36 @@ static bool worth_sharing(const struct rank *r, const struct kern_batch *batch)
 	return most >= r->sh.shard_entries && most > r->sh.index_topk;
 }
 
-static int merge(struct rank *r, const struct kern_batch *batch)
+/* This rank's lists of a tile lie packed, [entries][scores][counts], so that one gather does. */
+static void lay_out_lists(struct rank *r, uint32_t rows)
 {
-	size_t lists = (size_t)batch->ntok * r->sh.index_topk;
+	size_t lists = (size_t)rows * r->sh.index_topk;
+	struct work *k = &r->work;
+
+	k->chosen_score = (float *)(k->chosen + lists);
+	k->chosen_n = (uint32_t *)(k->chosen + 2 * lists);
+}
+
+static void unpack(struct rank *r, uint32_t rows)
+{
+	size_t lists = (size_t)rows * r->sh.index_topk, each = 2 * lists + rows;
+	struct work *k = &r->work;
+
+	for (uint32_t w = 0; w < r->sh.world; w++) {
+		const int32_t *from = k->all_packed + w * each;
+
+		memcpy(k->all_chosen + w * lists, from, lists * sizeof(*from));
+		memcpy(k->all_score + w * lists, from + lists, lists * sizeof(*from));
+		memcpy(k->all_n + (size_t)w * rows, from + 2 * lists, rows * sizeof(*from));
+	}
+}
+
+static int merge(struct rank *r, uint32_t rows)
+{
+	size_t each = ((size_t)rows * (2 * r->sh.index_topk + 1)) * sizeof(int32_t);
 	struct work *k = &r->work;
 	const struct kern_index_merge_args a = {
-		.rows = batch->ntok,
+		.rows = rows,
 		.k = r->sh.index_topk,
 		.lists = r->sh.world,
 		.entries = k->all_chosen,
@@ -44,14 +68,11 @@ static int merge(struct rank *r, const struct kern_batch *batch)
 	};
 	int ret;
 
-	ret = comm_all_gather(r->comm, k->chosen, lists * sizeof(*k->chosen), k->all_chosen);
-	if (ret == 0)
-		ret = comm_all_gather(
-			r->comm, k->chosen_score, lists * sizeof(*k->chosen_score), k->all_score);
-	if (ret == 0)
-		ret = comm_all_gather(
-			r->comm, k->chosen_n, batch->ntok * sizeof(*k->chosen_n), k->all_n);
-	return ret < 0 ? ret : r->ops.index_merge(&a, r->stream);
+	ret = comm_all_gather(r->comm, k->chosen, each, k->all_packed);
+	if (ret < 0)
+		return ret;
+	unpack(r, rows);
+	return r->ops.index_merge(&a, r->stream);
 }
 
 /* For the hook alone: the merged entries' scores, looked up in the lists they came from. */
@@ -78,7 +99,7 @@ int index_choose(struct rank *r, uint32_t layer, const struct kern_batch *batch,
 	const struct model_config *c = &r->sh.cfg;
 	bool share = worth_sharing(r, batch);
 	struct work *k = &r->work;
-	const struct kern_index_select_args a = {
+	struct kern_index_select_args a = {
 		.index = {.batch = batch,
 			.heads = c->index_heads,
 			.q = k->index_q,
@@ -90,15 +111,16 @@ int index_choose(struct rank *r, uint32_t layer, const struct kern_batch *batch,
 			.share = {.rank = share ? r->sh.rank : 0,
 				.world = share ? r->sh.world : 1}},
 		.k = r->sh.index_topk,
-		.entries = k->chosen,
-		.values = k->chosen_score,
-		.count = k->chosen_n,
 	};
 	int ret;
 
+	lay_out_lists(r, batch->ntok);
+	a.entries = k->chosen;
+	a.values = k->chosen_score;
+	a.count = k->chosen_n;
 	ret = r->ops.index_select(&a, r->stream);
 	if (ret == 0 && share)
-		ret = merge(r, batch);
+		ret = merge(r, batch->ntok);
 	if (ret == 0 && share && r->hooks.on_index)
 		find_scores(r, batch->ntok);
 	return ret;

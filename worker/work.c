@@ -70,12 +70,11 @@ static void cut_attention(struct cutter *c, const struct shape *sh, struct work 
 	if (!sh->kind_n[MODEL_CSA])
 		return;
 	CUT(c, w->index_q, r * sh->cfg.index_heads * KERN_INDEX);
-	CUT(c, w->chosen, lists);
-	CUT(c, w->chosen_score, lists);
+	CUT(c, w->chosen, 2 * lists + r);
 	CUT(c, w->chosen_mass, lists);
-	CUT(c, w->chosen_n, r);
 	if (sh->world == 1)
 		return;
+	CUT(c, w->all_packed, sh->world * (2 * lists + r));
 	CUT(c, w->all_chosen, sh->world * lists);
 	CUT(c, w->all_score, sh->world * lists);
 	CUT(c, w->all_n, sh->world * r);
