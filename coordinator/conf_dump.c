@@ -95,7 +95,7 @@ static void dump_man(FILE *out)
 	size_t s, i;
 
 	fputs(".\\\" Made from etc/conf.def by `heddle config --man`; do not edit.\n"
-	      ".TH HEDDLE.INI 5 \"\" heddle \"File formats\"\n"
+	      ".TH HEDDLE.INI 5 2026-11-29 heddle \"File formats\"\n"
 	      ".SH NAME\nheddle.ini \\- configuration of heddled\n"
 	      ".SH DESCRIPTION\n"
 	      "heddled(8) reads one ini file, /etc/heddle/heddle.ini unless \\fB\\-c\\fR names "

@@ -8,3 +8,10 @@ never()
 		return 1
 	fi
 }
+
+# Where the build installs to: $sbindir, $defaultdir, $systemdsystemunitdir, ...
+paths()
+{
+	[ -f "$HEDDLE_BUILDDIR/tests/paths" ] || env -u MAKEFLAGS make -s -C "$HEDDLE_BUILDDIR" tests/paths
+	. "$HEDDLE_BUILDDIR/tests/paths"
+}
