@@ -149,6 +149,22 @@ static int attach(struct serve *s, const struct serve_opts *opts, struct errbuf 
 		(enum conf_format)s->conf->log_format, who, err);
 }
 
+/* What this rank is and where its memory went. */
+static void log_ready(const struct worker_capacity *c, mono_ns_t start)
+{
+	const struct page_class_info *p = c->classes;
+
+	log_info("ready in %.1f s: %s; %s; %u threads", (double)(mono_now() - start) / 1e9, c->dims,
+		c->numerics, c->threads);
+	log_info(
+		"memory: %.1f MiB weights, %.1f MiB scratch, up to %.1f MiB pages (%u raw, %u csa, "
+		"%u hca), %.1f KiB state in each of %u slots; context %llu tokens",
+		(double)c->weights_bytes / 0x1p20, (double)c->scratch_bytes / 0x1p20,
+		(double)c->pool_bytes / 0x1p20, p[PAGE_RAW].count, p[PAGE_CSA].count,
+		p[PAGE_HCA].count, (double)c->bytes_per_seq / 0x1p10, c->max_sequences,
+		(unsigned long long)c->max_context);
+}
+
 static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *err)
 {
 	uint32_t threads = threads_of(s->conf);
@@ -186,10 +202,7 @@ static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *e
 	stats_add(s->stats, load_ns, mono_now() - start);
 	slot_set_ready(s->slot, &capacity);
 	chan_notify(&s->group);
-	log_info("ready in %.1f s: %s; %s; %.1f MiB weights, %.1f MiB scratch, %u threads",
-		(double)(mono_now() - start) / 1e9, capacity.dims, capacity.numerics,
-		(double)capacity.weights_bytes / 0x1p20, (double)capacity.scratch_bytes / 0x1p20,
-		capacity.threads);
+	log_ready(&capacity, start);
 	return 0;
 }
 

@@ -33,8 +33,9 @@ struct harness_opts {
 	/* NULL: harness_conf()'s. model_path is overwritten by dir. */
 	const struct conf *conf;
 	uint32_t shard_entries; /* rank_opts.shard_entries */
-	/* Gives page ids out in an order drawn from this seed, and fills each with 0xff bytes (NaN)
-	 * when it is given out. 0: lowest free first, as they are. */
+	/* Gives page ids out in an order drawn from this seed, and fills with 0xff bytes (NaN) what
+	 * must not be read: pages when given out, compressor rows of empty slots, now and then the
+	 * scratch between steps. 0: lowest free first, nothing filled. */
 	uint64_t page_seed;
 };
 

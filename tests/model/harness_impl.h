@@ -37,6 +37,7 @@ struct harness {
 	uint32_t *free_pages[PAGE__COUNT]; /* stacks */
 	uint32_t free_n[PAGE__COUNT];
 	bool poison;
+	uint64_t steps;
 
 	void *reply; /* of the last step */
 	size_t reply_cap;

@@ -71,6 +71,28 @@ static void poison(struct harness *h, enum page_class class, uint32_t page)
 		}
 }
 
+/* Scratch holds nothing that a later step may read. */
+static void poison_work(struct harness *h)
+{
+	for (uint32_t r = 0; r < h->world; r++)
+		memset(h->ranks[r]->work.arena, 0xff, h->ranks[r]->work.bytes);
+}
+
+/* Compressor rows of a slot that is empty hold nothing that its next sequence may read. */
+static void poison_rows(struct harness *h, uint32_t slot)
+{
+	for (uint32_t r = 0; r < h->world; r++)
+		for (uint32_t i = 0; i < h->layers; i++) {
+			const struct slot_rows *rows[] = {
+				&h->ranks[r]->slots.comp[i], &h->ranks[r]->slots.index[i]};
+
+			for (int k = 0; k < 2; k++)
+				if (rows[k]->base)
+					memset(rows[k]->base + slot * rows[k]->stride, 0xff,
+						rows[k]->stride * sizeof(float));
+		}
+}
+
 static void append_page(struct harness *h, struct harness_slot *s, enum page_class c)
 {
 	uint32_t page;
@@ -217,8 +239,11 @@ static void *build_step(
 		.tokens = (uint32_t *)ret_view->tokens,
 		.pages = (uint32_t *)ret_view->pages,
 	};
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
+		if (h->poison && h->slots[parts[i].slot].pos == 0)
+			poison_rows(h, parts[i].slot);
 		fill_seq(h, &f, i, &parts[i]);
+	}
 	if (msg_step_parse(buf, (size_t)bytes, ret_view, &err) < 0)
 		fail_msg("the harness made a bad step: %s", err.text);
 	return buf;
@@ -246,6 +271,8 @@ int harness_try_step(struct harness *h, const struct msg_step_view *step, struct
 		assert_non_null(h->reply);
 		h->reply_cap = need;
 	}
+	if (h->poison && h->steps++ % 7 == 0)
+		poison_work(h);
 	if (h->parts)
 		harness_out_hooks(h, &hooks);
 	for (uint32_t r = 0; r < h->world; r++) {
