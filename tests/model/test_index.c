@@ -79,8 +79,9 @@ static void add_query(
 	q->queries++;
 }
 
+/* The choices at positions first .. n-1. */
 static struct harness_out *choices(
-	const char *dir, enum conf_index_key key, const uint32_t *ids, uint32_t n)
+	const char *dir, enum conf_index_key key, const uint32_t *ids, uint32_t first, uint32_t n)
 {
 	struct conf conf = harness_conf();
 	struct harness *h;
