@@ -219,6 +219,10 @@ static void on_poll(struct loop_event *ev, int res, bool more)
 		return;
 	}
 	c->readable = true;
+	if (res & POLLRDHUP) {
+		c->peer_shut = true;
+		conn_touch(c);
+	}
 	handle_input(c);
 }
 
@@ -368,6 +372,9 @@ void conn_service(struct http_conn *c)
 {
 	if (c->state != CONN_CLOSED)
 		handle_input(c);
+	/* TCP does not tell a client that has closed from one that still listens (http.h) */
+	if (c->state == CONN_HANDLER && c->peer_shut && !c->is_unix)
+		conn_close(c);
 	if (c->state == CONN_CLOSED) {
 		service_closed(c);
 		return;
@@ -427,6 +434,7 @@ struct http_conn *conn_new(struct http_server *s, int fd, bool is_unix, bool ref
 	}
 	c->server = s;
 	c->fd = fd;
+	c->is_unix = is_unix;
 	c->poll.fn = on_poll;
 	c->deadline = (struct loop_timer){.fn = on_deadline, .user = c};
 	stream_init(&c->out, s->loop, fd, on_sent);

@@ -71,7 +71,9 @@ struct http_conn {
 	int fd;
 	enum conn_state state;
 	bool readable, eof; /* what the last poll and read said */
-	bool close_after;   /* this answer is the last */
+	bool is_unix;
+	bool peer_shut;   /* the other side will send nothing more */
+	bool close_after; /* this answer is the last */
 	struct loop_event poll;
 	struct loop_timer deadline;
 	struct stream out;

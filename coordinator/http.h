@@ -78,8 +78,9 @@ void http_stream_end(struct http_exchange *x);
 void http_stream_abort(struct http_exchange *x);
 
 /*
- * Called once when the client goes away before the answer is complete. Half-closing is not going
- * away. On TCP a client that closes looks like one that half-closes until something is sent to it.
+ * Called once when the client goes away before the answer is complete. On a Unix socket
+ * half-closing is not going away. On TCP it is: a client that closes looks the same until something
+ * is sent to it, and that may be minutes of work for nobody.
  */
 void http_watch(struct http_exchange *x, void (*on_gone)(void *user), void *user);
 

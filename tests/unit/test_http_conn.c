@@ -182,6 +182,35 @@ static void test_a_half_closed_client_that_then_goes_is_noticed(void **state)
 	expect_healthy(h);
 }
 
+static void test_over_tcp_a_client_that_closes_is_gone_before_anything_is_sent(void **state)
+{
+	struct harness *h = harness_start(NULL, true);
+	int fd = client_connect(h), half = client_connect(h);
+	char *all;
+
+	client_send(fd, GET("/hold"));
+	harness_wait(h, &h->counts.held, 1);
+	close(fd);
+	harness_wait(h, &h->counts.gone, 1);
+	client_send(half, GET("/hold"));
+	assert_int_equal(shutdown(half, SHUT_WR), 0); /* the same, for all the server can know */
+	harness_wait(h, &h->counts.gone, 2);
+	client_expect_end(half);
+	close(half);
+	/* what is answered at once still gets its answer */
+	half = client_connect(h);
+	client_send(half, GET("/big?100000"));
+	assert_int_equal(shutdown(half, SHUT_WR), 0);
+	all = client_read_all(half, NULL);
+	assert_memory_equal(all, "HTTP/1.1 200", 12);
+	assert_non_null(strstr(all, "Content-Length: 100000"));
+	free(all);
+	close(half);
+	expect_healthy(h);
+	harness_stop(h);
+	(void)state;
+}
+
 static void test_slow_heads_and_stalled_bodies_get_408(void **state)
 {
 	struct http_limits limits = {.header_timeout = 50 * NS_PER_MS};
@@ -534,6 +563,7 @@ int main(void)
 		T(test_half_closed_client_still_gets_its_answer),
 		T(test_half_closed_in_the_middle_is_told_so),
 		T(test_a_half_closed_client_that_then_goes_is_noticed),
+		T(test_over_tcp_a_client_that_closes_is_gone_before_anything_is_sent),
 		cmocka_unit_test(test_slow_heads_and_stalled_bodies_get_408),
 		cmocka_unit_test(test_a_client_that_does_not_read_is_cut_off),
 		T(test_a_slow_reader_gets_all_of_a_large_answer),
