@@ -5,7 +5,8 @@
  *
  *   changed   entries of the referee's choice that are missing from the format's
  *   lost      share of the referee's attention, all heads together, that lay on those
- *   error     root mean square of the score differences, over that of the scores
+ *   error     root mean square of the score differences, over that of the scores; in the first CSA
+ *             layer, whose inputs are the same in both runs
  *
  * Bounds: the three formats must differ from the referee in the measure of their precision, no more
  * (a wrong layout or scale changes hundreds) and no less (a format that is not in use changes
@@ -27,7 +28,7 @@
 
 struct quality {
 	double changed, lost, error; /* means over the queries */
-	uint64_t queries;
+	uint64_t queries, error_queries;
 	uint32_t topk;
 };
 
@@ -54,8 +55,8 @@ static int64_t find(const struct harness_choice *c, uint32_t entry)
 	return -1;
 }
 
-static void add_query(
-	struct quality *q, const struct harness_choice *want, const struct harness_choice *got)
+static void add_query(struct quality *q, const struct harness_choice *want,
+	const struct harness_choice *got, bool same_inputs)
 {
 	double mass = 0, gone = 0, square = 0, apart = 0, d;
 	int64_t at;
@@ -75,8 +76,11 @@ static void add_query(
 		square += (double)want->scores[i] * (double)want->scores[i];
 	}
 	q->lost += mass > 0 ? gone / mass : 0;
-	q->error += square > 0 ? sqrt(apart / square) : 0;
 	q->queries++;
+	if (same_inputs) {
+		q->error += square > 0 ? sqrt(apart / square) : 0;
+		q->error_queries++;
+	}
 }
 
 /* The choices at positions first .. n-1. */
@@ -102,9 +106,11 @@ static struct quality compare(
 	const struct harness_out *want, const struct harness_out *got, uint32_t first)
 {
 	struct quality q = {0};
+	uint32_t layer, first_csa = 0;
 	uint64_t t;
-	uint32_t layer;
 
+	while (!want->choices[first * want->layers + first_csa].n)
+		first_csa++;
 	for (t = first; t < want->n; t++) {
 		for (layer = 0; layer < want->layers; layer++) {
 			const struct harness_choice *c = &want->choices[t * want->layers + layer];
@@ -112,13 +118,14 @@ static struct quality compare(
 			if (!c->n || !c->scores) /* not CSA, or all visible entries were taken */
 				continue;
 			q.topk = c->n;
-			add_query(&q, c, &got->choices[t * want->layers + layer]);
+			add_query(
+				&q, c, &got->choices[t * want->layers + layer], layer == first_csa);
 		}
 	}
 	assert_true(q.queries > 0);
 	q.changed /= (double)q.queries;
 	q.lost /= (double)q.queries;
-	q.error /= (double)q.queries;
+	q.error /= (double)q.error_queries;
 	return q;
 }
 
