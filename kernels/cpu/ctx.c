@@ -20,7 +20,7 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 			 KERN_ROW_BLOCK * KERN_PANEL_N * sizeof(float));
 	need = MAX(need, x);
 	x = n *
-	    ((size_t)KERN_KEY_TILE * KERN_HEAD +
+	    ((size_t)KERN_KEY_TILE * (KERN_HEAD + 16) +
 		    (size_t)l->heads * (KERN_KEY_TILE + KERN_HEAD + 3) + 128) *
 	    sizeof(float);
 	need = MAX(need, x);
@@ -36,7 +36,10 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 int kern_cpu_ctx_init(
 	struct kern_cpu_ctx *c, const struct kern_cpu_limits *l, unsigned n, uint64_t spin_ns)
 {
-	struct kern_cpu_ctx made = {.n = MAX(n, 1u)};
+	struct kern_cpu_ctx made = {
+		.n = MAX(n, 1u),
+		.serial_work = spin_ns ? KERN_SERIAL_SPINNING : KERN_SERIAL_SLEEPING,
+	};
 	void *p;
 	int rc;
 

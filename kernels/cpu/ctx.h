@@ -22,7 +22,9 @@ struct kern_cpu_limits {
 
 struct kern_cpu_ctx {
 	struct kern_threads *threads;
-	unsigned n;    /* threads, the caller included */
+	unsigned n; /* threads, the caller included */
+	/* multiply-adds below which an op stays in the caller: waking a sleeper costs more */
+	size_t serial_work;
 	char *scratch; /* 64-byte aligned */
 	size_t scratch_bytes;
 };

@@ -9,14 +9,15 @@
 enum {
 	HEADS = 4, /* heads x keys of a register tile of scores */
 	KEYS = 4,
-	VECS = KERN_HEAD / KERN_LANES, /* vectors of a row */
-	COLUMNS = 4,                   /* vectors of an output tile */
-	SCORE_LD = KERN_KEY_TILE + 16
+	COLUMNS = 4, /* vectors of an output tile */
+	/* floats from one decoded key to the next: an odd number of cache lines, or a column of all
+	 * keys would fall into few sets of the L1 cache */
+	KEY_LD = KERN_HEAD + 16
 };
 
 /* A thread's scratch. */
 struct lane {
-	float *keys;               /* [KERN_KEY_TILE][512] */
+	float *keys;               /* [KERN_KEY_TILE][KEY_LD] */
 	float *p;                  /* [heads][KERN_KEY_TILE] scores, then weights */
 	float *out;                /* [heads][512] */
 	float *max, *sum, *shrink; /* [heads] */
@@ -24,7 +25,7 @@ struct lane {
 
 static size_t lane_floats(uint32_t heads)
 {
-	return (size_t)KERN_KEY_TILE * KERN_HEAD + (size_t)heads * (KERN_KEY_TILE + KERN_HEAD + 3) +
+	return (size_t)KERN_KEY_TILE * KEY_LD + (size_t)heads * (KERN_KEY_TILE + KERN_HEAD + 3) +
 	       64;
 }
 
@@ -132,27 +133,38 @@ VEC_INLINE void score_tile(
 
 #endif
 
-/* Scores of all heads with the tile's n keys; the last tiles repeat keys and heads that are there,
- * and what they write beyond is not used. */
-static void scores(
-	const float *q, uint32_t heads, const float *keys, uint32_t n, float scale, float *p)
+/*
+ * Decodes the tile's n keys and scores them with all heads, four keys at a time while they are in
+ * the L1 cache. The last tiles repeat keys and heads that are there, and what they write beyond is
+ * not used.
+ */
+static void scores(const struct kern_attention_args *a, const float *q, uint32_t heads,
+	const uint8_t *const *at, uint32_t n, const struct lane *l)
 {
 	float spare[HEADS][KEYS];
 
-	for (uint32_t h = 0; h < heads; h += HEADS)
-		for (uint32_t j = 0; j < n; j += KEYS) {
-			const float *qs[HEADS], *ks[KEYS];
+	for (uint32_t j = 0; j < n; j += KEYS) {
+		const float *ks[KEYS];
+
+		for (uint32_t i = 0; i < KEYS; i++) {
+			float *k = l->keys + (size_t)MIN(j + i, n - 1) * KEY_LD;
+
+			if (j + i < n)
+				decode(a->format, at[j + i], k);
+			ks[i] = k;
+		}
+		for (uint32_t h = 0; h < heads; h += HEADS) {
+			const float *qs[HEADS];
 			float *to[HEADS];
 
-			for (uint32_t i = 0; i < KEYS; i++)
-				ks[i] = keys + (size_t)MIN(j + i, n - 1) * KERN_HEAD;
 			for (uint32_t b = 0; b < HEADS; b++) {
 				qs[b] = q + (size_t)MIN(h + b, heads - 1) * KERN_HEAD;
-				to[b] = h + b < heads ? p + (size_t)(h + b) * KERN_KEY_TILE + j
+				to[b] = h + b < heads ? l->p + (size_t)(h + b) * KERN_KEY_TILE + j
 						      : spare[b];
 			}
-			score_tile(qs, ks, scale, to);
+			score_tile(qs, ks, a->scale, to);
 		}
+	}
 }
 
 /* Scores to weights, and the running maximum and sum of one head. p is whole vectors long. */
@@ -194,7 +206,7 @@ VEC_INLINE void output_tile(struct lane *l, uint32_t h, const int nh, int at, ui
 			acc[b][v] = v16_mul(v16_load(l->out + (size_t)(h + b) * KERN_HEAD + at +
 						     v * KERN_LANES),
 				v16_set1(l->shrink[h + b]));
-	for (uint32_t j = 0; j < n; j++, k += KERN_HEAD) {
+	for (uint32_t j = 0; j < n; j++, k += KEY_LD) {
 		v16 x[COLUMNS];
 
 #pragma GCC unroll 4
@@ -219,14 +231,15 @@ VEC_INLINE void output_tile(struct lane *l, uint32_t h, const int nh, int at, ui
 
 static void outputs(struct lane *l, uint32_t heads, uint32_t n)
 {
-	uint32_t h = 0;
+	/* a column block of all keys stays in the L1 cache for all the heads */
+	for (int at = 0; at < KERN_HEAD; at += COLUMNS * KERN_LANES) {
+		uint32_t h = 0;
 
-	for (; h + HEADS <= heads; h += HEADS)
-		for (int at = 0; at < KERN_HEAD; at += COLUMNS * KERN_LANES)
+		for (; h + HEADS <= heads; h += HEADS)
 			output_tile(l, h, HEADS, at, n);
-	for (; h < heads; h++)
-		for (int at = 0; at < KERN_HEAD; at += COLUMNS * KERN_LANES)
+		for (; h < heads; h++)
 			output_tile(l, h, 1, at, n);
+	}
 }
 
 /* Heads h0 .. h0+heads-1 of one row. */
@@ -245,9 +258,7 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 		l->sum[h] = 1.0f;
 	}
 	while ((n = kern_keys_next(&k, KERN_KEY_TILE, at))) {
-		for (uint32_t j = 0; j < n; j++)
-			decode(a->format, at[j], l->keys + (size_t)j * KERN_HEAD);
-		scores(q, heads, l->keys, n, a->scale, l->p);
+		scores(a, q, heads, at, n, l);
 		for (uint32_t h = 0; h < heads; h++)
 			weigh(l, h, n);
 		outputs(l, heads, n);
@@ -274,7 +285,7 @@ static void attention_part(const void *job, struct kern_cpu_ctx *c, unsigned i, 
 	struct kern_part p = kern_part((size_t)a->batch->ntok * j->split, 1, i, n);
 	struct lane l = {.keys = j->scratch + i * ALIGN_UP(lane_floats(a->heads), (size_t)16)};
 
-	l.p = l.keys + (size_t)KERN_KEY_TILE * KERN_HEAD;
+	l.p = l.keys + (size_t)KERN_KEY_TILE * KEY_LD;
 	l.out = l.p + (size_t)a->heads * KERN_KEY_TILE;
 	l.max = l.out + (size_t)a->heads * KERN_HEAD;
 	l.sum = l.max + a->heads;

@@ -75,6 +75,21 @@ struct up_job {
 	uint32_t k;
 };
 
+/* kern_swiglu() of n outputs; g and u have whole vectors to read. */
+static void swiglu(const float *g, const float *u, float limit, float weight, uint32_t n, float *h)
+{
+	v16 top = v16_set1(limit), low = v16_set1(-limit), one = v16_set1(1.0f);
+
+	for (uint32_t o = 0; o < n; o += KERN_LANES) {
+		v16 a = v16_min(top, v16_load(g + o)); /* NaN stays: second operand */
+		v16 b = v16_max(low, v16_min(top, v16_load(u + o)));
+		v16 e = v16_exp(v16_mul(a, v16_set1(-1.0f)));
+
+		a = v16_mul(v16_mul(v16_div(a, v16_add(one, e)), b), v16_set1(weight));
+		v16_store_n(h + o, a, MIN(n - o, (uint32_t)KERN_LANES));
+	}
+}
+
 /* h of outputs 16*begin .. of the pairs in list (NULL: of rows 0 .. n-1, the shared expert). */
 static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 	const struct kern_weight *w3, const uint32_t *list, uint32_t n, struct kern_part p,
@@ -97,14 +112,12 @@ static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 			product(w1, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
 			product(w3, (uint32_t)g, ng, rows, x, l->u, KERN_PANEL_N, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
-				const float *lg = l->g + i * KERN_PANEL_N;
-				const float *lu = l->u + i * KERN_PANEL_N;
 				float weight = list ? a->weights[list[t + i]] : 1.0f;
 				float *h = list ? a->h + (size_t)list[t + i] * w1->n
 						: a->shared_h + (size_t)(t + i) * w1->n;
 
-				for (uint32_t o = 0; o < width; o++)
-					h[first + o] = kern_swiglu(lg[o], lu[o], a->limit, weight);
+				swiglu(l->g + i * KERN_PANEL_N, l->u + i * KERN_PANEL_N, a->limit,
+					weight, width, h + first);
 			}
 		}
 	}

@@ -3,45 +3,96 @@
 #include "kernels/cpu/run.h"
 
 /*
- * Coefficients from m = fn x (24 numbers, already scaled by rho). Sums run over ascending indices.
+ * Coefficients from m = fn x (24 numbers, already scaled by rho) for up to LANES rows, one a lane:
+ * every lane goes through the same operations whatever stands beside it. Sums run over ascending
+ * indices.
  */
-static void coefficients(
-	const struct kern_hc_coef_args *a, const float *m, float *pre, float *post, float *comb)
+enum { LANES = 16 };
+
+struct lanes {
+	float x[LANES];
+};
+
+/* One number of every row; lanes without a row repeat the last one. */
+static void gather(struct lanes *to, const float *m, int k, uint32_t rows)
 {
-	float c[4][4], eps = a->hc_eps;
+	for (uint32_t l = 0; l < LANES; l++)
+		to->x[l] = m[MIN(l, rows - 1) * KERN_HC_COEF + (uint32_t)k];
+}
 
-	for (int i = 0; i < 4; i++) {
-		float max = -INFINITY, sum = 0;
+/* c[0..3] /= c[0] + c[1] + c[2] + c[3] + eps */
+static void normalise(struct lanes *c[4], float eps)
+{
+	for (int l = 0; l < LANES; l++) {
+		float s = c[0]->x[l] + c[1]->x[l] + c[2]->x[l] + c[3]->x[l] + eps;
 
-		pre[i] = kern_sigmoid(m[i] * a->scale[0] + a->base[i]) + eps;
-		post[i] = 2.0f * kern_sigmoid(m[4 + i] * a->scale[1] + a->base[4 + i]);
-		for (int j = 0; j < 4; j++) {
-			c[i][j] = m[8 + 4 * i + j] * a->scale[2] + a->base[8 + 4 * i + j];
-			max = c[i][j] > max ? c[i][j] : max;
-		}
-		for (int j = 0; j < 4; j++) {
-			c[i][j] = kern_expf(c[i][j] - max);
-			sum += c[i][j];
-		}
-		for (int j = 0; j < 4; j++)
-			c[i][j] = c[i][j] / sum + eps;
+		c[0]->x[l] /= s;
+		c[1]->x[l] /= s;
+		c[2]->x[l] /= s;
+		c[3]->x[l] /= s;
 	}
+}
+
+/* Softmax of four logits, plus eps. */
+static void softmax(struct lanes *c[4], float eps)
+{
+	for (int l = 0; l < LANES; l++) {
+		float a = c[0]->x[l], b = c[1]->x[l], d = c[2]->x[l], e = c[3]->x[l], s;
+		float max = a > -INFINITY ? a : -INFINITY;
+
+		max = b > max ? b : max;
+		max = d > max ? d : max;
+		max = e > max ? e : max;
+		a = kern_expf(a - max);
+		b = kern_expf(b - max);
+		d = kern_expf(d - max);
+		e = kern_expf(e - max);
+		s = a + b + d + e;
+		c[0]->x[l] = a / s + eps;
+		c[1]->x[l] = b / s + eps;
+		c[2]->x[l] = d / s + eps;
+		c[3]->x[l] = e / s + eps;
+	}
+}
+
+/* comb[rows][4][4] */
+static void combinations(
+	const struct kern_hc_coef_args *a, const float *m, uint32_t rows, float *comb)
+{
+	struct lanes c[16], *row[4][4], *col[4][4];
+
+	for (int i = 0; i < 4; i++)
+		for (int j = 0; j < 4; j++) {
+			struct lanes *x = row[i][j] = col[j][i] = &c[4 * i + j];
+
+			gather(x, m, 8 + 4 * i + j, rows);
+			for (int l = 0; l < LANES; l++)
+				x->x[l] = x->x[l] * a->scale[2] + a->base[8 + 4 * i + j];
+		}
+	for (int i = 0; i < 4; i++)
+		softmax(row[i], a->hc_eps);
 	for (uint32_t it = 0; it < a->iters; it++) {
-		if (it)
-			for (int i = 0; i < 4; i++) {
-				float s = c[i][0] + c[i][1] + c[i][2] + c[i][3] + eps;
-
-				for (int j = 0; j < 4; j++)
-					c[i][j] /= s;
-			}
-		for (int j = 0; j < 4; j++) {
-			float s = c[0][j] + c[1][j] + c[2][j] + c[3][j] + eps;
-
-			for (int i = 0; i < 4; i++)
-				c[i][j] /= s;
-		}
+		for (int i = 0; it && i < 4; i++)
+			normalise(row[i], a->hc_eps);
+		for (int j = 0; j < 4; j++)
+			normalise(col[j], a->hc_eps);
 	}
-	memcpy(comb, c, sizeof(c));
+	for (uint32_t l = 0; l < rows; l++)
+		for (int i = 0; i < 16; i++)
+			comb[16 * l + (uint32_t)i] = c[i].x[l];
+}
+
+static void coefficients(const struct kern_hc_coef_args *a, const float *m, uint32_t rows,
+	float *pre, float *post, float *comb)
+{
+	for (uint32_t l = 0; l < rows; l++, m += KERN_HC_COEF)
+		for (int i = 0; i < 4; i++) {
+			pre[4 * l + (uint32_t)i] =
+				kern_sigmoid(m[i] * a->scale[0] + a->base[i]) + a->hc_eps;
+			post[4 * l + (uint32_t)i] =
+				2.0f * kern_sigmoid(m[4 + i] * a->scale[1] + a->base[4 + i]);
+		}
+	combinations(a, m - (size_t)rows * KERN_HC_COEF, rows, comb);
 }
 
 struct coef_job {
@@ -58,12 +109,13 @@ static void coef_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 
 	for (size_t t = p.begin; t < p.end; t++) {
 		float rho = kern_rms_scale(a->x + t * width, width, a->rms_eps);
-		float *m = j->m + t * KERN_HC_COEF;
 
 		for (int k = 0; k < KERN_HC_COEF; k++)
-			m[k] = rho * m[k];
-		coefficients(a, m, a->pre + 4 * t, a->post + 4 * t, a->comb + 16 * t);
+			j->m[t * KERN_HC_COEF + k] = rho * j->m[t * KERN_HC_COEF + k];
 	}
+	for (size_t t = p.begin; t < p.end; t += LANES)
+		coefficients(a, j->m + t * KERN_HC_COEF, (uint32_t)MIN(p.end - t, (size_t)LANES),
+			a->pre + 4 * t, a->post + 4 * t, a->comb + 16 * t);
 }
 
 int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
@@ -95,14 +147,29 @@ int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
 	return 0;
 }
 
+/* y = sum of pre[i] times stream i. Columns go LANES at a time so that they vectorise. */
 static void join_row(const float *x, const float *pre, uint32_t d, float *y)
 {
-	for (uint32_t i = 0; i < d; i++) {
-		float s = pre[0] * x[i];
+	for (uint32_t i = 0, n; i < d; i += n) {
+		float s[LANES];
 
-		s = kern_fma(pre[1], x[d + i], s);
-		s = kern_fma(pre[2], x[2 * d + i], s);
-		y[i] = kern_fma(pre[3], x[3 * d + i], s);
+		n = MIN(d - i, (uint32_t)LANES);
+		if (n == LANES) {
+			for (int l = 0; l < LANES; l++) {
+				s[l] = pre[0] * x[i + l];
+				s[l] = kern_fma(pre[1], x[d + i + l], s[l]);
+				s[l] = kern_fma(pre[2], x[2 * d + i + l], s[l]);
+				s[l] = kern_fma(pre[3], x[3 * d + i + l], s[l]);
+			}
+			memcpy(y + i, s, sizeof(s));
+			continue;
+		}
+		for (uint32_t l = i; l < d; l++) {
+			s[0] = pre[0] * x[l];
+			s[0] = kern_fma(pre[1], x[d + l], s[0]);
+			s[0] = kern_fma(pre[2], x[2 * d + l], s[0]);
+			y[l] = kern_fma(pre[3], x[3 * d + l], s[0]);
+		}
 	}
 }
 
@@ -141,6 +208,24 @@ int KERN_FN(hc_pre_norm)(const struct kern_hc_pre_norm_args *a, void *stream)
 	return 0;
 }
 
+/* n <= LANES columns of all streams; everything is read before anything is written. */
+static inline void post_columns(const float *x, const float *o, const float *post, const float *m,
+	uint32_t d, int n, float *y)
+{
+	float s[KERN_STREAMS][LANES];
+
+	for (int k = 0; k < KERN_STREAMS; k++)
+		for (int l = 0; l < n; l++) {
+			s[k][l] = post[k] * o[l];
+			s[k][l] = kern_fma(m[k], x[l], s[k][l]);
+			s[k][l] = kern_fma(m[4 + k], x[d + l], s[k][l]);
+			s[k][l] = kern_fma(m[8 + k], x[2 * d + l], s[k][l]);
+			s[k][l] = kern_fma(m[12 + k], x[3 * d + l], s[k][l]);
+		}
+	for (uint32_t k = 0; k < KERN_STREAMS; k++)
+		memcpy(y + k * d, s[k], (size_t)n * sizeof(float));
+}
+
 static void hc_post_part(const void *job, struct kern_cpu_ctx *c, unsigned part, unsigned n)
 {
 	const struct kern_hc_post_args *a = job;
@@ -151,20 +236,12 @@ static void hc_post_part(const void *job, struct kern_cpu_ctx *c, unsigned part,
 		const float *x = a->x + t * KERN_STREAMS * d, *o = a->o + t * d;
 		const float *post = a->post + 4 * t, *m = a->comb + 16 * t;
 		float *y = a->y + t * KERN_STREAMS * d;
+		uint32_t i = 0;
 
-		for (uint32_t i = 0; i < d; i++) {
-			float x0 = x[i], x1 = x[d + i], x2 = x[2 * d + i], x3 = x[3 * d + i];
-			float oi = o[i];
-
-			for (int k = 0; k < KERN_STREAMS; k++) {
-				float s = post[k] * oi;
-
-				s = kern_fma(m[k], x0, s);
-				s = kern_fma(m[4 + k], x1, s);
-				s = kern_fma(m[8 + k], x2, s);
-				y[k * d + i] = kern_fma(m[12 + k], x3, s);
-			}
-		}
+		for (; i + LANES <= d; i += LANES)
+			post_columns(x + i, o + i, post, m, d, LANES, y + i);
+		if (i < d)
+			post_columns(x + i, o + i, post, m, d, (int)(d - i), y + i);
 	}
 }
 

@@ -20,8 +20,9 @@ enum {
 	KERN_PRODUCT_BYTES = KERN_PANEL_BYTES + 96 * 64 * 4, /* a panel and its sums */
 	KERN_KEY_TILE = 128,                                 /* keys of one softmax tile */
 	KERN_SELECT_ROWS = 16,                               /* query rows scored together */
-	KERN_SELECT_CHUNK = 4096,  /* entries scored before they compete */
-	KERN_SERIAL_WORK = 1 << 15 /* multiply-adds that are not worth waking a thread */
+	KERN_SELECT_CHUNK = 4096,       /* entries scored before they compete */
+	KERN_SERIAL_SPINNING = 1 << 15, /* kern_cpu_ctx.serial_work: a microsecond or two, */
+	KERN_SERIAL_SLEEPING = 1 << 19  /* and some 20, for threads that spin or sleep */
 };
 
 /* Candidates a top-k keeps before it prunes. */
@@ -55,7 +56,7 @@ static inline void kern_run(struct kern_cpu_ctx *c, size_t work, kern_body_fn bo
 {
 	struct kern_call call = {body, job, c};
 
-	if (c->n == 1 || work < KERN_SERIAL_WORK)
+	if (c->n == 1 || work < c->serial_work)
 		body(job, c, 0, 1);
 	else
 		kern_threads_run(c->threads, kern_call_part, &call);
