@@ -120,7 +120,9 @@ pages()
 @test "man has no warning for the manual pages" {
 	command -v man >/dev/null && command -v groff >/dev/null || skip "man-db and groff are not installed"
 	for page in $(pages); do
-		same "$(MANWIDTH=80 LC_ALL=C.UTF-8 man --warnings -l "$page" 2>&1 >/dev/null)" ''
+		# long paths of a prefix somewhere cannot be set well
+		sed "s|$defaultdir|/etc/default|; s|$sysconfdir|/etc|; s|$libexecdir|/usr/libexec|" "$page" >"$D/page"
+		same "$(MANWIDTH=80 LC_ALL=C.UTF-8 man --warnings -l "$D/page" 2>&1 >/dev/null)" ''
 	done
 }
 

@@ -60,7 +60,8 @@ machine_is_up()
 inside()
 {
 	nsenter -t "$MACHINE" -m -p -u -i -C env -i LC_ALL=C.UTF-8 TERM=dumb \
-		PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" 3>&-
+		PATH="${sbindir-}:${bindir-}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
+		"$@" 3>&-
 }
 
 machine_stop()
@@ -82,9 +83,10 @@ machine_stop()
 # machine_install: make install, in the machine
 machine_install()
 {
-	inside sh -c 'at=$1; while [ "$at" != / ]; do at=$(dirname "$at"); chmod a+x "$at"; done' - "$sbindir/x"
 	inside make -s -C "$HEDDLE_BUILDDIR" install >"$MACHINE_DIR.log" 2>&1 || {
 		cat "$MACHINE_DIR.log"
 		return 1
 	}
+	# a prefix below somebody's home is for everybody, here
+	inside sh -c 'at=$1; while [ "$at" != / ]; do chmod a+x "$at"; at=$(dirname "$at"); done' - "$sbindir"
 }
