@@ -11,6 +11,8 @@
  *		exit65 exit69       exit with that code
  *	FAKE_CHECK=CODE      what --check answers
  *	FAKE_STEP_MS=N       a step takes at least this long
+ *	FAKE_SCRIPT=FILE     answer by the file instead: a line for each sequence, of token ids
+ *		(see script_token)
  *	FAKE_VOCAB, FAKE_CONTEXT, FAKE_STEP_TOKENS, FAKE_PAGES, FAKE_FIRST_TOKEN   the model
  */
 #include "config.h"
@@ -37,6 +39,10 @@ struct fake {
 	uint32_t vocab, first_token, round;
 	uint64_t hash[FAKE_SLOTS], pos[FAKE_SLOTS];
 	uint32_t sampled[FAKE_SLOTS];
+	/* of FAKE_SCRIPT: the file, how many of its lines are given away; a slot's line, and how
+	 * much of it is said */
+	ino_t script;
+	uint32_t script_lines, line[FAKE_SLOTS], said[FAKE_SLOTS];
 };
 
 static uint32_t env_number(const char *name, uint32_t otherwise)
@@ -145,6 +151,54 @@ static int bad_step(const struct fake *f, uint64_t step, const char *what)
 	return -EBADMSG;
 }
 
+/* Line n, or the last one; the caller frees. */
+static char *script_line(FILE *file, uint32_t n)
+{
+	char *line = NULL, *next = NULL;
+	size_t cap = 0;
+	uint32_t i;
+
+	for (i = 0; i <= n && getline(&next, &cap, file) >= 0; i++) {
+		free(line);
+		line = strdup(next);
+	}
+	free(next);
+	return line;
+}
+
+/*
+ * The next token of the slot's line; false without a script. Line n is for the n-th sequence since
+ * the file was renamed into place, the last line for all after it; behind a line's ids comes 1,
+ * the end of an answer.
+ */
+static bool script_token(struct fake *f, uint32_t slot, uint32_t *ret_token)
+{
+	const char *path = getenv("FAKE_SCRIPT");
+	FILE *file = path ? fopen(path, "re") : NULL;
+	char *text, *at;
+	struct stat st;
+	uint32_t i;
+
+	if (!file)
+		return false;
+	if (f->said[slot] == 0) {
+		if (fstat(fileno(file), &st) == 0 && st.st_ino != f->script) {
+			f->script = st.st_ino;
+			f->script_lines = 0;
+		}
+		f->line[slot] = f->script_lines++;
+	}
+	text = script_line(file, f->line[slot]);
+	at = text ? strtok(text, " \n") : NULL;
+	for (i = 0; at && i < f->said[slot]; i++)
+		at = strtok(NULL, " \n");
+	*ret_token = at ? (uint32_t)strtoul(at, NULL, 10) : 1;
+	f->said[slot]++;
+	free(text);
+	fclose(file);
+	return true;
+}
+
 static int run_seq(struct fake *f, const struct msg_step_view *v, const struct msg_seq *q,
 	struct msg_token *tokens, uint32_t *n)
 {
@@ -156,6 +210,7 @@ static int run_seq(struct fake *f, const struct msg_step_view *v, const struct m
 	if (q->flags & SEQ_FIRST) {
 		f->hash[q->slot] = FAKE_HASH0;
 		f->pos[q->slot] = 0;
+		f->said[q->slot] = 0;
 	}
 	if (q->pos != f->pos[q->slot])
 		return bad_step(f, v->hdr->step, "wrong position");
@@ -175,8 +230,9 @@ static int run_seq(struct fake *f, const struct msg_step_view *v, const struct m
 	f->pos[q->slot] += q->n;
 	if (!(q->flags & SEQ_SAMPLE))
 		return 0;
-	f->sampled[q->slot] = fake_token(
-		f->hash[q->slot], f->first_token, f->vocab, v->tokens + s->banned_off, s->banned_n);
+	if (!script_token(f, q->slot, &f->sampled[q->slot]))
+		f->sampled[q->slot] = fake_token(f->hash[q->slot], f->first_token, f->vocab,
+			v->tokens + s->banned_off, s->banned_n);
 	tokens[(*n)++] = (struct msg_token){.slot = q->slot,
 		.token = f->sampled[q->slot],
 		.pos = f->pos[q->slot],
