@@ -21,15 +21,12 @@ static int see(void *arg, const struct dsml_event *e)
 {
 	struct seen *s = arg;
 
-	if (e->kind == DSML_CALL) {
-		outbuf_printf(&s->text, "[%u:", e->index);
-		outbuf_add(&s->text, e->name, e->name_len);
+	if (e->kind >= DSML_CALL)
 		s->calls = true;
-	} else {
+	else
 		s->plain += e->len;
-	}
 	if (e->kind == DSML_CALL || s->last != (int)e->kind)
-		outbuf_printf(&s->text, "[%d]", e->kind);
+		outbuf_printf(&s->text, "[%d %u]", e->kind, e->kind >= DSML_CALL ? e->index : 0);
 	outbuf_add(&s->text, e->text, e->len);
 	s->last = (int)e->kind;
 	return 0;
@@ -40,7 +37,8 @@ static void take_apart(const uint8_t *data, size_t size, size_t step, int option
 	struct dsml d;
 
 	*s = (struct seen){.last = -1};
-	dsml_init(&d, options & 1, !(options & 2), see, s);
+	dsml_init(&d, options & 1, !(options & 2), options & 8 ? (size_t)options >> 4 : DSML_WHOLE,
+		see, s);
 	for (size_t at = 0, n; at < size; at += n) {
 		n = size - at < step ? size - at : step;
 		if (dsml_push(&d, (const char *)data + at, n) < 0)

@@ -26,29 +26,69 @@
 #define CLOSE  "</" D "parameter>\n"
 #define NAME76 "n234567890123456789012345678901234567890123456789012345678901234567890123456"
 
-/* What came out: [R]reasoning [C]content [0:name]arguments, neighbours of a kind joined. */
+/*
+ * What came out: [R]reasoning [C]content [0:name]arguments, neighbours of a kind joined; ~ where a
+ * call had no end.
+ */
 struct seen {
-	struct outbuf text;
+	struct outbuf text, args;
 	int last;
+	bool open;
+	const char *pushed;
 };
+
+static void see_end(struct seen *s)
+{
+	if (s->open)
+		outbuf_puts(&s->text, "~");
+	s->open = false;
+}
+
+static void see_call(struct seen *s, const struct dsml_event *e)
+{
+	json_t *json;
+
+	if (e->kind == DSML_CALL) {
+		see_end(s);
+		outbuf_printf(&s->text, "[%u:%.*s]", e->index, (int)e->len, e->text);
+		outbuf_clear(&s->args);
+		s->open = true;
+	} else if (e->kind == DSML_ARGUMENTS) {
+		assert_true(s->open);
+		outbuf_add(&s->args, e->text, e->len);
+		outbuf_add(&s->text, e->text, e->len);
+	} else {
+		assert_true(s->open);
+		json = json_loadb(s->args.data, s->args.len, JSON_REJECT_DUPLICATES, NULL);
+		if (!json_is_object(json))
+			fail_msg("no object: %.*s", (int)s->args.len, s->args.data);
+		json_decref(json);
+		s->open = false;
+	}
+}
 
 static int see(void *arg, const struct dsml_event *e)
 {
 	struct seen *s = arg;
 
-	if (e->kind == DSML_CALL) {
-		json_t *json = json_loadb(e->text, e->len, JSON_REJECT_DUPLICATES, NULL);
-
-		assert_true(json_is_object(json));
-		json_decref(json);
-		outbuf_printf(&s->text, "[%u:%.*s]", e->index, (int)e->name_len, e->name);
-	} else if (s->last != (int)e->kind) {
-		outbuf_puts(&s->text, e->kind == DSML_REASONING ? "[R]" : "[C]");
+	assert_true((e->len > 0) == (e->kind != DSML_CALL_END));
+	if (e->kind >= DSML_CALL) {
+		see_call(s, e);
+	} else {
+		see_end(s);
+		if (s->last != (int)e->kind)
+			outbuf_puts(&s->text, e->kind == DSML_REASONING ? "[R]" : "[C]");
+		assert_memory_equal(s->pushed + e->at, e->text, e->len);
+		outbuf_add(&s->text, e->text, e->len);
 	}
-	assert_true(e->len > 0);
 	s->last = (int)e->kind;
-	outbuf_add(&s->text, e->text, e->len);
 	return 0;
+}
+
+static void see_fini(struct seen *s)
+{
+	outbuf_fini(&s->text);
+	outbuf_fini(&s->args);
 }
 
 enum { THINK = 1, CUT = 2, NO_CALLS = 4 };
@@ -99,8 +139,13 @@ static const struct {
 	{"newlines before the block", "a\n\n" BLOCK CALL "f\">\n" DONE END, "[C]a\n\n[0:f]{}", 0},
 	{"a request without tools", "a" BLOCK CALL "f\">\n" DONE END,
 		"[C]a" BLOCK CALL "f\">\n" DONE END, NO_CALLS},
-	{"one newline only", "a\n<" D "tool_calls>\n" CALL "f\">\n" DONE END,
-		"[C]a\n<" D "tool_calls>\n" CALL "f\">\n" DONE END, 0},
+	{"one newline before the block", "a\n<" D "tool_calls>\n" CALL "f\">\n" DONE END,
+		"[C]a[0:f]{}", 0},
+	{"no newline before the block", "a<" D "tool_calls>" CALL "f\">" DONE END, "[C]a[0:f]{}",
+		0},
+	{"nothing before the block", "r</think><" D "tool_calls>" CALL "f\">" DONE END,
+		"[R]r[0:f]{}", THINK},
+	{"newlines that are content", "a\n\n\nb\n\n<c\n<" D "\n", "[C]a\n\n\nb\n\n<c\n<" D "\n", 0},
 	{"doubled bars", "\n\n<｜｜DSML｜｜tool_calls>x", "[C]\n\n<｜｜DSML｜｜tool_calls>x", 0},
 	{"bare closers", "a" END DONE CLOSE "b", "[C]a" END DONE CLOSE "b", 0},
 	{"a block without calls", "a" BLOCK END "b", "[C]a" BLOCK END "b", 0},
@@ -136,21 +181,57 @@ static const struct {
 	{"cut inside a call", "a" BLOCK CALL "f\">\n" PARAM "a" TEXT "Par", "[C]a", CUT},
 	{"cut inside a closing", "a" BLOCK CALL "f\">\n" PARAM "a" TEXT "Paris</" D "parameter",
 		"[C]a", CUT},
+	{"cut inside a closing of a call", "a" BLOCK CALL "f\">\n" PARAM "a" TEXT "Paris</" D "inv",
+		"[C]a", CUT},
 	{"cut inside the second call", BLOCK CALL "f\">\n" DONE CALL "g\">\n", "[0:f]{}", CUT},
+	{"cut inside a JSON value", BLOCK CALL "f\">\n" PARAM "a" JSON "{\"b\": [1", "", CUT},
+	{"a name that another begins with",
+		BLOCK CALL "f\">\n" PARAM "ab" TEXT "1" CLOSE PARAM "a" TEXT "2" CLOSE PARAM "" TEXT
+			   "3" CLOSE PARAM "b" TEXT "4" CLOSE DONE END,
+		"[0:f]{\"ab\": \"1\", \"a\": \"2\", \"\": \"3\", \"b\": \"4\"}", 0},
+	{"nearly closings inside a value",
+		BLOCK CALL "f\">\n" PARAM "a" TEXT "x</</" D "par</" D "invoke </" D
+			   "tool_calls>é" CLOSE DONE END,
+		"[0:f]{\"a\": \"x</</" D "par</" D "invoke </" D "tool_calls>é\"}", 0},
 	{"cut inside the opening", "a\n\n<" D "tool_", "[C]a", CUT},
 	{"cut after newlines", "a\n\n", "[C]a\n\n", CUT},
 	{"cut after the opening", "a" BLOCK, "[C]a", CUT},
 };
 
+/* What is wanted of a row without holding anything back, where it is not the same. */
+static const struct {
+	const char *what, *want;
+} pieces[] = {
+	{"a parameter without a type", "[0:f]{~[C]\n" PARAM "a\">x" CLOSE DONE END},
+	{"a parameter that does not end in its call",
+		"[0:f]{\"a\": \"x~[C]" DONE CALL "g\">\n" PARAM "b" TEXT "y" CLOSE DONE END},
+	{"a parameter twice", "[0:f]{\"a\": \"x\"~[C]\n" PARAM "a" TEXT "y" CLOSE DONE END},
+	{"the second call is broken", "[C]c[0:f]{}[1:g]{~[C]\nwhat" DONE END},
+	{"an end inside a call is content", "[C]a[0:f]{\"a\": \"Par~"},
+	{"cut inside a call", "[C]a[0:f]{\"a\": \"Par~"},
+	{"cut inside a closing", "[C]a[0:f]{\"a\": \"Paris~"},
+	{"cut inside a closing of a call", "[C]a[0:f]{\"a\": \"Paris~"},
+	{"cut inside the second call", "[0:f]{}[1:g]{~"},
+	{"cut inside a JSON value", "[0:f]{\"a\": ~"},
+};
+
+static const char *wanted(size_t row, size_t hold)
+{
+	for (size_t i = 0; i < ARRAY_LEN(pieces) && !hold; i++)
+		if (!strcmp(rows[row].what, pieces[i].what))
+			return pieces[i].want;
+	return rows[row].want;
+}
+
 /* Feeds text in pieces that end at the given places. */
-static void run(size_t row, const size_t *ends, size_t n, struct seen *s)
+static void run(size_t row, size_t hold, const size_t *ends, size_t n, struct seen *s)
 {
 	const char *text = rows[row].text;
 	size_t at = 0, len = strlen(text);
 	struct dsml d;
 
-	*s = (struct seen){.last = -1};
-	dsml_init(&d, rows[row].flags & THINK, !(rows[row].flags & NO_CALLS), see, s);
+	*s = (struct seen){.last = -1, .pushed = text};
+	dsml_init(&d, rows[row].flags & THINK, !(rows[row].flags & NO_CALLS), hold, see, s);
 	for (size_t i = 0; i <= n; i++) {
 		size_t to = i < n ? ends[i] : len;
 		char *exact = malloc(to - at + 1);
@@ -163,17 +244,27 @@ static void run(size_t row, const size_t *ends, size_t n, struct seen *s)
 	}
 	assert_int_equal(dsml_finish(&d, rows[row].flags & CUT), 0);
 	dsml_fini(&d);
+	see_end(s);
 	outbuf_add(&s->text, "", 1);
 }
 
 static void expect(size_t row, const size_t *ends, size_t n)
 {
-	struct seen s;
+	static const size_t holds[] = {DSML_WHOLE, 0, 9};
+	const char *want;
+	struct seen s, once;
 
-	run(row, ends, n, &s);
-	if (strcmp(s.text.data, rows[row].want) != 0)
-		fail_msg("%s:\ngot  %s\nwant %s", rows[row].what, s.text.data, rows[row].want);
-	outbuf_fini(&s.text);
+	for (size_t i = 0; i < ARRAY_LEN(holds); i++) {
+		run(row, holds[i], NULL, 0, &once);
+		run(row, holds[i], ends, n, &s);
+		/* some calls are held back and others are not: only the cuts are compared */
+		want = holds[i] == 9 ? once.text.data : wanted(row, holds[i]);
+		if (strcmp(s.text.data, want) != 0)
+			fail_msg("%s, holding %zu:\ngot  %s\nwant %s", rows[row].what, holds[i],
+				s.text.data, want);
+		see_fini(&s);
+		see_fini(&once);
+	}
 }
 
 static void test_rows_give_what_is_wanted(void **state)
@@ -219,21 +310,25 @@ static void test_cutting_anywhere_changes_nothing(void **state)
 static void test_random_markup_never_depends_on_the_cut(void **state)
 {
 	static const char *const bits[] = {BLOCK, END, CALL, DONE, TEXT, JSON, PARAM, CLOSE, "f",
-		"\">\n", "a", "1", "\n", "\n\n", "</think>", "<", D, "\n\n<" D, "x\ny", "é"};
+		"\">\n", "a", "1", "\n", "\n\n", "</think>", "<", D, "\n\n<" D, "x\ny", "é",
+		BLOCK CALL "f\">\n" PARAM "p" TEXT "text", CLOSE PARAM "q" TEXT};
+	static const size_t holds[] = {DSML_WHOLE, 0, 1, 8, 20};
 	uint64_t rng = fixture_seed();
 
 	(void)state;
-	for (int round = 0; round < 3000; round++) {
+	for (int round = 0; round < 4000; round++) {
 		struct seen one = {.last = -1}, many = {.last = -1};
 		struct outbuf text = {0};
 		struct dsml a, b;
 		bool think = fixture_random(&rng) & 1, cut = fixture_random(&rng) & 1;
+		size_t hold = holds[fixture_random(&rng) % ARRAY_LEN(holds)];
 		size_t n = fixture_random(&rng) % 25;
 
 		for (size_t i = 0; i < n; i++)
 			outbuf_puts(&text, bits[fixture_random(&rng) % ARRAY_LEN(bits)]);
-		dsml_init(&a, think, true, see, &one);
-		dsml_init(&b, think, true, see, &many);
+		one.pushed = many.pushed = text.data;
+		dsml_init(&a, think, true, hold, see, &one);
+		dsml_init(&b, think, true, hold, see, &many);
 		assert_int_equal(dsml_push(&a, text.data, text.len), 0);
 		for (size_t at = 0, k; at < text.len; at += k) {
 			k = 1 + fixture_random(&rng) % 9;
@@ -242,6 +337,8 @@ static void test_random_markup_never_depends_on_the_cut(void **state)
 		}
 		assert_int_equal(dsml_finish(&a, cut), 0);
 		assert_int_equal(dsml_finish(&b, cut), 0);
+		see_end(&one);
+		see_end(&many);
 		outbuf_add(&one.text, "", 1);
 		outbuf_add(&many.text, "", 1);
 		if (strcmp(one.text.data, many.text.data) != 0)
@@ -249,8 +346,8 @@ static void test_random_markup_never_depends_on_the_cut(void **state)
 				(int)text.len, text.data, one.text.data, many.text.data);
 		dsml_fini(&a);
 		dsml_fini(&b);
-		outbuf_fini(&one.text);
-		outbuf_fini(&many.text);
+		see_fini(&one);
+		see_fini(&many);
 		outbuf_fini(&text);
 	}
 }
@@ -265,14 +362,38 @@ static void test_many_broken_blocks_are_content(void **state)
 	(void)state;
 	for (int i = 0; i < 20000; i++)
 		outbuf_puts(&text, i & 1 ? BLOCK CALL "f\">" : BLOCK "?");
-	dsml_init(&d, false, true, see, &s);
+	s.pushed = text.data;
+	dsml_init(&d, false, true, DSML_WHOLE, see, &s);
 	assert_int_equal(dsml_push(&d, text.data, text.len), 0);
 	assert_int_equal(dsml_finish(&d, false), 0);
 	assert_int_equal(s.text.len, text.len + 3);
 	assert_memory_equal(s.text.data + 3, text.data, text.len);
 	dsml_fini(&d);
-	outbuf_fini(&s.text);
+	see_fini(&s);
 	outbuf_fini(&text);
+}
+
+/* Of a long text, all but what may be a closing is on its way at once; a short call waits. */
+static void test_long_text_is_handed_over_while_it_comes(void **state)
+{
+	static const char head[] = BLOCK CALL "f\">\n" PARAM "a" TEXT;
+	struct seen s = {.last = -1};
+	struct dsml d;
+
+	(void)state;
+	dsml_init(&d, false, true, 100, see, &s);
+	assert_int_equal(dsml_push(&d, head, strlen(head)), 0);
+	for (size_t i = 1; i <= 20000; i++) {
+		assert_int_equal(dsml_push(&d, i % 7 ? "x" : "<", 1), 0);
+		assert_int_equal(s.open, i + strlen("{\"a\": \"") > 100 + !(i % 7));
+		if (s.open)
+			assert_true(s.args.len + 1 >= i + strlen("{\"a\": \""));
+	}
+	assert_int_equal(dsml_push(&d, CLOSE DONE END, strlen(CLOSE DONE END)), 0);
+	assert_false(s.open);
+	assert_int_equal(dsml_finish(&d, false), 0);
+	dsml_fini(&d);
+	see_fini(&s);
 }
 
 static int refuse(void *arg, const struct dsml_event *e)
@@ -287,10 +408,10 @@ static void test_what_the_sink_says_comes_back(void **state)
 	struct dsml d;
 
 	(void)state;
-	dsml_init(&d, false, true, refuse, NULL);
+	dsml_init(&d, false, true, DSML_WHOLE, refuse, NULL);
 	assert_int_equal(dsml_push(&d, "a", 1), -EPIPE);
 	dsml_fini(&d);
-	dsml_init(&d, false, true, refuse, NULL);
+	dsml_init(&d, false, true, DSML_WHOLE, refuse, NULL);
 	assert_int_equal(
 		dsml_push(&d, BLOCK CALL "f\">\n" DONE, strlen(BLOCK CALL "f\">\n" DONE)), -EPIPE);
 	dsml_fini(&d);
@@ -303,6 +424,7 @@ int main(void)
 		cmocka_unit_test(test_cutting_anywhere_changes_nothing),
 		cmocka_unit_test(test_random_markup_never_depends_on_the_cut),
 		cmocka_unit_test(test_many_broken_blocks_are_content),
+		cmocka_unit_test(test_long_text_is_handed_over_while_it_comes),
 		cmocka_unit_test(test_what_the_sink_says_comes_back),
 	};
 
