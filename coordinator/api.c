@@ -155,10 +155,21 @@ static int api_set_name(struct api *api, const struct conf *conf, struct errbuf 
 	return 0;
 }
 
+/* Bytes of the longest token, or of what is to be taken for one. */
+static uint32_t api_longest_token(const struct tokenizer *tok)
+{
+	size_t most = 1, len;
+	uint32_t id;
+
+	for (id = 0; id < tokenizer_vocab(tok); id++)
+		if (tokenizer_token_bytes(tok, id, &len))
+			most = MAX(most, len);
+	return (uint32_t)MIN(most, (size_t)API_TOKEN_BYTES);
+}
+
 int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engine,
 	struct api **ret_api, struct errbuf *err)
 {
-	const struct stop_string close = {"</think>", strlen("</think>")};
 	struct api *api = calloc(1, sizeof(*api));
 	int ret;
 
@@ -183,14 +194,13 @@ int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engin
 			conf->conf.model_path);
 	if (!ret)
 		ret = param_defaults(&conf->conf, api->gendef.json, &api->defaults, err);
-	if (!ret && stop_set_new(&close, 1, &api->think))
-		ret = err_set(err, -ENOMEM, EXIT_OS_ERR, "out of memory");
 	if (ret) {
 		api_free(api);
 		return ret;
 	}
 	if (!tokenizer_has_jit(api->tok))
 		log_notice("no memory for compiled patterns: tokenising is several times slower");
+	api->token_bytes = api_longest_token(api->tok);
 	*ret_api = api;
 	return 0;
 }
@@ -231,7 +241,6 @@ struct api *api_free(struct api *api)
 		task_end(api->tasks);
 	while (api->spare_n)
 		token_scratch_free(api->spares[--api->spare_n]);
-	stop_set_free(api->think);
 	gendef_fini(&api->gendef);
 	tokenizer_free(api->tok);
 	outbuf_fini(&api->line);

@@ -28,6 +28,8 @@
 
 #define API_JSON       "application/json"
 #define API_SPARES_MAX 8
+/* Text has some 4 bytes a token; only long runs of one character have more than this. */
+#define API_TOKEN_BYTES 32
 
 struct api_task;
 
@@ -38,7 +40,7 @@ struct api {
 	struct tokenizer *tok;
 	struct gendef gendef;
 	struct params defaults;  /* of a request, by precedence; made anew by api_reload() */
-	struct stop_set *think;  /* "</think>" */
+	uint32_t token_bytes;    /* see struct prep_in */
 	char name[CONF_STR_MAX]; /* of the model */
 	time_t started;          /* wall clock, for /v1/models */
 	mono_ns_t started_ns;

@@ -194,6 +194,9 @@ static int render(struct chat *c)
 		chat_put(c, CHAT_EFFORT_MAX_TEXT);
 	for (size_t i = 0; i < c->turns_len && r == 0; i++)
 		r = put_turn(c, i, &request_done);
+	c->begun = c->trusted.len;
+	if (r == 0 && c->opt->force_call)
+		chat_put_forced(c, c->opt->force_name);
 	outbuf_add(&c->text, "", 1);
 	if (r == 0 && (c->text.failed || c->trusted.failed))
 		r = -ENOMEM;
@@ -218,6 +221,7 @@ int chat_render(const json_t *messages, const json_t *tools, const json_t *respo
 		ret_prompt->text = c.text.data;
 		ret_prompt->trusted = (uint8_t *)c.trusted.data;
 		ret_prompt->len = c.trusted.len;
+		ret_prompt->begun = c.begun;
 	} else {
 		outbuf_fini(&c.text);
 		outbuf_fini(&c.trusted);

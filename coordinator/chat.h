@@ -21,15 +21,21 @@ struct chat_options {
 	bool thinking;              /* open <think> for the answer */
 	enum chat_effort effort;    /* MAX puts the fixed prefix first */
 	bool add_generation_prompt; /* end with <|Assistant|> and the think marker */
+	bool force_call;            /* and with the beginning of a block of calls, ... */
+	const char *force_name;     /* ... of this function; NULL: any */
 	const char *raw_body;       /* the request's own bytes, for printing tool schemas ... */
 	size_t raw_len;             /* ... with their number lexemes as received; may be NULL */
 };
 
-/* Prompt text and its trust mask, both malloc'd, `len` bytes (text is NUL-terminated besides). */
+/*
+ * Prompt text and its trust mask, both malloc'd, `len` bytes (text is NUL-terminated
+ * besides).
+ */
 struct chat_prompt {
 	char *text;
 	uint8_t *trusted;
 	size_t len;
+	size_t begun; /* where the forced beginning of the answer stands; len: nowhere */
 };
 
 /*

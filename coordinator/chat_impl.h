@@ -59,6 +59,7 @@ struct chat {
 	/* The output: text and, byte by byte, whether the format itself wrote it. */
 	struct outbuf text, trusted;
 	struct outbuf scratch;
+	size_t begun; /* where the forced beginning of the answer stands */
 
 	char *ret_param; /* 64 bytes, may be NULL */
 	struct errbuf *err;
@@ -86,6 +87,7 @@ int chat_put_tools(
 int chat_put_format(
 	struct chat *c, const json_t *format, struct json_slice raw, const char *param) MUST_CHECK;
 int chat_put_calls(struct chat *c, const json_t *calls, size_t message) MUST_CHECK;
+void chat_put_forced(struct chat *c, const char *name);
 /* Where the value stands in the request; an empty slice where it is not known. */
 struct json_slice chat_raw_member(struct json_slice obj, const char *key);
 

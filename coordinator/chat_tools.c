@@ -283,6 +283,20 @@ static int put_call(struct chat *c, const json_t *call, struct json_slice raw, c
 	return r;
 }
 
+/*
+ * An answer that has to be a call begins as the model would begin it, up to where its own choice
+ * begins: the name, or the first parameter. Both are places where a word of the tokenizer ends.
+ */
+void chat_put_forced(struct chat *c, const char *name)
+{
+	put_dsml(c, "\n\n<", "tool_calls>\n");
+	put_dsml(c, "<", "invoke name=\"");
+	if (name) {
+		chat_put_untrusted(c, name, strlen(name));
+		chat_put_fixed(c, "\">\n");
+	}
+}
+
 int chat_put_calls(struct chat *c, const json_t *calls, size_t message)
 {
 	struct json_slice raw = {0}, call = {0};

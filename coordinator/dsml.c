@@ -8,6 +8,8 @@
 #define CALL_OPEN   "<" DSML_BAR "invoke name=\""
 #define LEN(s)      DSML_LEN(s)
 
+/* What only an opening begins with. */
+#define OPENING "<｜"
 /* Newlines that belong to the block's opening. */
 #define NEWLINES_MAX 2
 
@@ -226,7 +228,8 @@ int dsml_finish(struct dsml *d, bool cut)
 	if (r < 0 || d->state >= DSML_IN_BLOCK)
 		return r;
 	v = rest(d);
-	if (cut && view_find(&v, DSML_BAR, LEN(DSML_BAR)))
+	/* a lone "<" may be anything, but with a bar it was to be an opening */
+	if (cut && d->calls && view_find(&v, OPENING, LEN(OPENING)))
 		return 0;
 	return give(d, view_left(&v));
 }

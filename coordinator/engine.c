@@ -147,6 +147,11 @@ void engine_cancel(struct engine *e, struct engine_seq *seq)
 		engine_seq_free(seq);
 }
 
+mono_ns_t engine_waited(const struct engine_seq *seq)
+{
+	return (seq->q.started_ns ? seq->q.started_ns : mono_now()) - seq->q.queued_ns;
+}
+
 struct engine_limits engine_limits(const struct engine *e)
 {
 	return e->limits;

@@ -87,6 +87,9 @@ int engine_submit(struct engine *e, const struct engine_request *req, struct eng
  */
 void engine_cancel(struct engine *e, struct engine_seq *seq);
 
+/* How long it waited in the queue, or has waited so far. */
+mono_ns_t engine_waited(const struct engine_seq *seq);
+
 /* Health and status, for /health and /status. */
 enum engine_health {
 	ENGINE_STARTING,

@@ -6,8 +6,8 @@
  *                      │ refused: an error               │ stop string: engine_cancel
  *                      ▼                                 ▼ client gone, failure: cancel all
  *
- * job.c holds the life cycle, job_out.c what is sent and when, shape.c the JSON. Private to the
- * API.
+ * job.c holds the life cycle, job_start.c how one begins, job_out.c what is sent and when, shape.c
+ * and shape_call.c the JSON. Private to the API.
  */
 #ifndef COORDINATOR_JOB_H
 #define COORDINATOR_JOB_H
@@ -34,6 +34,13 @@ struct choice_lists {
 	struct outbuf ids;
 };
 
+/* What gave a choice its last token. */
+enum choice_end {
+	CHOICE_TOKEN,  /* one of the tokens that end an answer */
+	CHOICE_LENGTH, /* max_tokens */
+	CHOICE_TEXT,   /* its own text: a stop string, or its only call */
+};
+
 struct choice {
 	struct job *job;
 	uint32_t index; /* in the answer: prompt * n + choice */
@@ -46,9 +53,10 @@ struct choice {
 	uint64_t tokens;          /* generated */
 	uint64_t thought_tokens;  /* of which before "</think>" */
 	uint32_t last_token;
-	bool done;
-	bool by_length;  /* finish reason: length, else stop */
-	int stop_string; /* index of the stop string that ended it, or -1 */
+	mono_ns_t first_ns, last_ns; /* when its first and last token came */
+	bool started;                /* it has left the queue */
+	size_t calls_sent;           /* streamed: calls before this one are sent in full */
+	bool done, by_length;        /* see choice_reason() */
 };
 
 struct job {
@@ -57,6 +65,7 @@ struct job {
 	bool logprobs;
 	uint32_t top_n; /* alternatives */
 	uint64_t seed;
+	uint64_t call_nonce; /* makes the ids of tool calls differ from those of other answers */
 	struct choice *choices;
 	size_t choice_n, done_n;
 	bool open;          /* the stream's head is sent */
@@ -75,6 +84,11 @@ static inline const struct prep_prompt *choice_prompt(const struct choice *c)
 {
 	return &c->job->task.prep.prompts[c->prompt];
 }
+/* How it ended: only the model's own end, or a stop, makes calls of an answer those to be run. */
+static inline const char *choice_reason(const struct choice *c)
+{
+	return c->by_length ? "length" : c->answer.complete_n ? "tool_calls" : "stop";
+}
 uint64_t job_prompt_tokens(const struct job *job);
 uint64_t job_generated_tokens(const struct job *job);
 
@@ -82,6 +96,18 @@ uint64_t job_generated_tokens(const struct job *job);
 void job_fail(struct job *job, int status, const char *code, const char *text);
 /* The client is not there any more: cancels what runs and ends the job. */
 void job_drop(struct job *job);
+/*
+ * A choice has all its tokens. With the last one the job ends too; returns false when it did, or
+ * when sending ended it.
+ */
+bool choice_done(struct choice *c, enum choice_end end) MUST_CHECK;
+extern const struct engine_seq_ops choice_ops;
+
+/* job_start.c: a job whose body is read. */
+void job_ready(struct api_task *t);
+void job_on_abort(struct api_task *t, const char *why);
+void job_on_gone(void *user);
+void job_on_keepalive(struct loop_timer *timer, void *user);
 
 /*
  * job_out.c. These three send and return true, or find the stream's backlog too large (or memory
@@ -108,6 +134,10 @@ void shape_finish(const struct choice *c, struct outbuf *out);
 void shape_usage(const struct job *job, struct outbuf *out);
 void shape_answer(struct job *job, struct outbuf *out);
 void shape_error(int status, const char *code, const char *text, struct outbuf *out);
+/* shape_call.c: tool calls of an answer. */
+void shape_calls(const struct choice *c, struct outbuf *out); /* "tool_calls":[...], all of them */
+bool shape_calls_new(const struct choice *c);                 /* is there something to send? */
+void shape_calls_delta(struct choice *c, struct outbuf *out); /* the same as deltas; cleared */
 void choice_lists_clear(struct choice_lists *l);
 void choice_lists_fini(struct choice_lists *l);
 bool choice_lists_ok(const struct choice_lists *l);

@@ -66,8 +66,7 @@ bool job_out_delta(struct choice *c)
 	struct job *job = c->job;
 	struct outbuf *line = &job->task.api->line;
 
-	if (!outbuf_ok(&c->answer.content) || !outbuf_ok(&c->answer.thought) ||
-		!choice_lists_ok(&c->lists)) {
+	if (!answer_ok(&c->answer) || !choice_lists_ok(&c->lists)) {
 		job_fail(job, 500, "internal_error", "out of memory");
 		return false;
 	}
@@ -96,6 +95,16 @@ bool job_out_finish(struct choice *c)
 	return job_out_send(job);
 }
 
+/* Bytes of calls that are held back. */
+static size_t job_pending(const struct job *job)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < job->choice_n; i++)
+		n += dsml_pending(&job->choices[i].answer.dsml);
+	return n;
+}
+
 bool job_out_comment(struct job *job)
 {
 	struct outbuf *line = &job->task.api->line;
@@ -105,6 +114,9 @@ bool job_out_comment(struct job *job)
 		outbuf_printf(line, ": reading the prompt, %llu of %llu tokens\n\n",
 			(unsigned long long)job->read_tokens,
 			(unsigned long long)job->prompt_tokens_total);
+	else if (job_pending(job))
+		outbuf_printf(line, ": a tool call is being written, %zu bytes so far\n\n",
+			job_pending(job));
 	else
 		outbuf_puts(line, ": waiting\n\n");
 	return job_out_send(job);

@@ -149,41 +149,49 @@ static int prep_check_generate(struct prep *p)
 
 static int prep_check_chat(struct prep *p)
 {
-	const json_t *format = p->params.response_format, *type, *choice = p->params.tool_choice;
+	const json_t *format = p->params.response_format, *type;
 
-	if (format) {
-		type = json_object_get(format, "type");
-		if (!json_is_string(type) || strcmp(json_string_value(type), "text"))
-			return param_fail(&p->error, "response_format",
-				"response_format.type must be \"text\": answers cannot be held to "
-				"a JSON form");
-	}
-	if (!choice)
+	if (!format)
 		return 0;
-	if (json_is_string(choice) && !strcmp(json_string_value(choice), "none")) {
-		p->params.tools = NULL;
+	type = json_object_get(format, "type");
+	if (json_is_string(type) && !strcmp(json_string_value(type), "text"))
 		return 0;
-	}
-	if (json_is_string(choice) && !strcmp(json_string_value(choice), "auto"))
-		return 0;
-	return param_fail(&p->error, "tool_choice",
-		"tool_choice must be \"auto\" or \"none\": the model cannot be made to call a "
-		"tool");
+	return param_fail(&p->error, "response_format",
+		"response_format.type must be \"text\": answers cannot be held to a JSON form");
 }
 
-/* The explicit switches win over the effort, which wins over the default, off. */
-static void prep_read_thinking(struct prep *p)
+/*
+ * The switch has three names, which must not contradict one another; it wins over the effort, which
+ * wins over the default, off.
+ */
+static int prep_read_thinking(struct prep *p)
 {
 	const struct params *r = &p->params;
+	const struct {
+		enum param_id id;
+		bool on;
+		const char *name;
+	} switches[] = {
+		{PARAM_ID_thinking_type, r->thinking_type != 0, "thinking.type"},
+		{PARAM_ID_template_thinking, r->template_thinking, "chat_template_kwargs.thinking"},
+		{PARAM_ID_template_enable_thinking, r->template_enable_thinking,
+			"chat_template_kwargs.enable_thinking"},
+	};
+	const char *decided = NULL;
+	size_t i;
 
-	if (r->given[PARAM_ID_template_thinking])
-		p->thinking = r->template_thinking;
-	else if (r->given[PARAM_ID_template_enable_thinking])
-		p->thinking = r->template_enable_thinking;
-	else if (r->given[PARAM_ID_thinking_type])
-		p->thinking = r->thinking_type != 0;
-	else
-		p->thinking = r->reasoning_effort != PARAM_EFFORT_NONE;
+	p->thinking = r->reasoning_effort != PARAM_EFFORT_NONE;
+	for (i = 0; i < ARRAY_LEN(switches); i++) {
+		if (!r->given[switches[i].id])
+			continue;
+		if (decided && switches[i].on != p->thinking)
+			return param_fail(&p->error, switches[i].name,
+				"%s turns thinking %s, but %s turns it %s", switches[i].name,
+				switches[i].on ? "on" : "off", decided, p->thinking ? "on" : "off");
+		decided = switches[i].name;
+		p->thinking = switches[i].on;
+	}
+	return 0;
 }
 
 static int prep_parse(struct prep *p)
@@ -197,7 +205,11 @@ static int prep_parse(struct prep *p)
 	ret = param_read(p->root, p->in.scope, p->in.strict, r, &p->unknown, &p->error);
 	if (ret)
 		return ret;
-	prep_read_thinking(p);
+	ret = prep_read_thinking(p);
+	if (!ret && (p->in.scope & (S_CHAT | S_TOKENIZE)))
+		ret = prep_check_tools(p);
+	if (ret)
+		return ret;
 	if (p->in.scope & (S_CHAT | S_TEXT)) {
 		ret = prep_check_generate(p);
 		if (!ret && p->in.scope == S_CHAT)
@@ -255,6 +267,7 @@ void prep_fini(struct prep *p)
 	stop_set_free(p->stops);
 	free(p->stop_tokens);
 	free(p->bias);
+	free(p->begun);
 	outbuf_fini(&p->unknown);
 	*p = (struct prep){0};
 }

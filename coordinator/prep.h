@@ -38,7 +38,9 @@ struct prep_in {
 	bool strict;
 	const uint32_t *eos;
 	size_t eos_n;
-	uint32_t vocab; /* ids are below this */
+	uint32_t vocab;       /* ids are below this */
+	uint64_t context;     /* tokens of prompt and answer; 0: not known */
+	uint32_t token_bytes; /* no prompt with more bytes for each token of the context is read */
 };
 
 struct prep_prompt {
@@ -54,12 +56,18 @@ struct prep {
 	struct prep_prompt *prompts; /* prompt_n of them, none empty but for /tokenize */
 	size_t prompt_n;
 	bool thinking;
+	bool calls;  /* what the model writes is searched for tool calls */
+	bool forced; /* the answer begins with a call, of the function in tool_choice if it names
+			one */
+	char *begun; /* text of the answer that the prompt ends with; NULL: none */
 	struct stop_set *stops;
 	uint32_t *stop_tokens; /* the end tokens first, unless ignore_eos */
 	size_t stop_token_n, end_token_n;
 	struct msg_bias *bias;
 	size_t bias_n;
 	struct outbuf unknown; /* names of unknown fields; empty: none */
+	const char *note;      /* what else the client should know; NULL: nothing */
+	const char *code;      /* of the error; NULL: the status says enough */
 
 	int status; /* HTTP status of what went wrong, or 0 */
 	struct param_error error;
@@ -71,6 +79,9 @@ void prep_fini(struct prep *p);
 
 /* The text of stop string i, as the request has it. */
 const char *prep_stop_text(const struct prep *p, size_t i, size_t *ret_len);
+
+/* prep_tools.c: tool_choice, and what it asks of the prompt. For prep.c and prep_prompt.c only. */
+int prep_check_tools(struct prep *p) MUST_CHECK;
 
 /* prep_prompt.c: prompts of every call, and the lists of ids. For prep.c only. */
 int prep_read_prompts(struct prep *p);

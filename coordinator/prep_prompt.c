@@ -42,7 +42,18 @@ static int prep_alloc(struct prep *p, size_t n)
 static int prep_encode(struct prep *p, const char *text, size_t len, const uint8_t *trusted,
 	bool special, struct token_ids *ret_ids)
 {
-	int ret = tokenizer_encode(p->in.tok, p->in.scratch, text, len, trusted, special, ret_ids);
+	uint64_t most = p->in.context * p->in.token_bytes;
+	int ret;
+
+	/* as good as nothing has so many bytes a token; splitting it would take long to find out */
+	if (p->in.context && p->in.scope != S_TOKENIZE && len > most) {
+		p->code = "context_length_exceeded";
+		return param_fail(&p->error, p->params.messages ? "messages" : "prompt",
+			"this model's maximum context length is %llu tokens, but the prompt has "
+			"%zu bytes: more than %u for each of them",
+			(unsigned long long)p->in.context, len, p->in.token_bytes);
+	}
+	ret = tokenizer_encode(p->in.tok, p->in.scratch, text, len, trusted, special, ret_ids);
 
 	if (ret == -EILSEQ)
 		return param_fail(&p->error, "prompt", "the prompt is not valid UTF-8");
@@ -97,6 +108,9 @@ static int prep_chat(struct prep *p)
 			  : r->reasoning_effort == PARAM_EFFORT_MAX ? CHAT_EFFORT_MAX
 								    : CHAT_EFFORT_NORMAL,
 		.add_generation_prompt = p->in.scope == S_CHAT || r->add_generation_prompt,
+		.force_call = p->forced,
+		.force_name = json_string_value(
+			json_object_get(json_object_get(r->tool_choice, "function"), "name")),
 		.raw_body = p->in.body,
 		.raw_len = p->in.body_len,
 	};
@@ -113,6 +127,10 @@ static int prep_chat(struct prep *p)
 	if (!ret)
 		ret = prep_encode(
 			p, prompt.text, prompt.len, prompt.trusted, false, &p->prompts[0].ids);
+	if (!ret && p->forced) {
+		p->begun = strdup(prompt.text + prompt.begun);
+		ret = p->begun ? 0 : -ENOMEM;
+	}
 	chat_prompt_free(&prompt);
 	return ret;
 }

@@ -288,20 +288,19 @@ static void shape_reason(const struct choice *c, struct outbuf *out)
 		outbuf_puts(out, ",\"finish_reason\":null");
 		return;
 	}
-	outbuf_printf(out,
-		",\"finish_reason\":\"%s\",\"stop_reason\":", c->by_length ? "length" : "stop");
-	if (c->stop_string >= 0) {
-		text = prep_stop_text(p, (size_t)c->stop_string, &len);
+	outbuf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", choice_reason(c));
+	if (c->answer.stop_string >= 0) {
+		text = prep_stop_text(p, (size_t)c->answer.stop_string, &len);
 		outbuf_json_string(out, text, len);
 		return;
 	}
-	for (i = 0; i < p->end_token_n; i++)
-		if (p->stop_tokens[i] == c->last_token)
-			break;
-	if (c->by_length || i < p->end_token_n)
-		outbuf_puts(out, "null");
-	else
-		outbuf_printf(out, "%u", c->last_token);
+	for (i = p->end_token_n; i < p->stop_token_n && !c->by_length; i++) {
+		if (p->stop_tokens[i] == c->last_token) {
+			outbuf_printf(out, "%u", c->last_token);
+			return;
+		}
+	}
+	outbuf_puts(out, "null");
 }
 
 static void shape_text(struct outbuf *out, const char *name, const struct outbuf *text)
@@ -345,26 +344,42 @@ bool shape_first(const struct choice *c, struct outbuf *out)
 	return true;
 }
 
+static void shape_chat_delta(struct choice *c, struct outbuf *out)
+{
+	const struct answer *a = &c->answer;
+	bool calls = shape_calls_new(c);
+	const char *comma = "";
+
+	outbuf_puts(out, "\"delta\":{");
+	if (a->thought.len) {
+		shape_text(out, "reasoning_content", &a->thought);
+		comma = ",";
+	}
+	if (a->content.len || (!a->thought.len && !calls)) {
+		outbuf_puts(out, comma);
+		shape_text(out, "content", &a->content);
+		comma = ",";
+	}
+	if (calls) {
+		outbuf_puts(out, comma);
+		shape_calls_delta(c, out);
+	}
+	outbuf_puts(out, "}");
+}
+
 bool shape_delta(struct choice *c, struct outbuf *out)
 {
 	struct answer *a = &c->answer;
 	struct choice_lists *l = &c->lists;
 
-	if (!a->content.len && !a->thought.len && !l->entries.len && !l->tokens.len && !l->ids.len)
+	if (!a->content.len && !a->thought.len && !l->entries.len && !l->tokens.len &&
+		!l->ids.len && !shape_calls_new(c))
 		return false;
 	shape_event_begin(c, out);
-	if (c->job->chat) {
-		outbuf_puts(out, "\"delta\":{");
-		if (a->thought.len)
-			shape_text(out, "reasoning_content", &a->thought);
-		if (a->content.len || !a->thought.len) {
-			outbuf_puts(out, a->thought.len ? "," : "");
-			shape_text(out, "content", &a->content);
-		}
-		outbuf_puts(out, "}");
-	} else {
+	if (c->job->chat)
+		shape_chat_delta(c, out);
+	else
 		shape_text(out, "text", &a->content);
-	}
 	shape_logprobs(c, out);
 	outbuf_puts(out, ",\"finish_reason\":null");
 	if (job_params(c->job)->return_token_ids) {
@@ -425,7 +440,14 @@ static void shape_choice(const struct choice *c, struct outbuf *out)
 			shape_text(out, "reasoning_content", &a->thought);
 			outbuf_puts(out, ",");
 		}
-		shape_text(out, "content", &a->content);
+		if (a->call_n && !a->content.len)
+			outbuf_puts(out, "\"content\":null");
+		else
+			shape_text(out, "content", &a->content);
+		if (a->call_n) {
+			outbuf_puts(out, ",");
+			shape_calls(c, out);
+		}
 		outbuf_puts(out, "}");
 	} else {
 		shape_text(out, "text", &a->content);

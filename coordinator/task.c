@@ -53,16 +53,19 @@ void task_fail(
 	task_end(t);
 }
 
-/* Names the fields that were ignored. outbuf text is not terminated; a header wants that. */
+/* Says what was not done as asked, and names the fields that were ignored. outbuf text is not
+ * terminated; a header wants that. */
 static void task_warn(struct api_task *t)
 {
 	struct outbuf *unknown = &t->prep.unknown;
-	char text[900];
+	const char *note = t->prep.note;
+	char text[1000];
 
-	if (!unknown->len)
+	if (!unknown->len && !note)
 		return;
-	snprintf(text, sizeof(text), "ignored unknown fields: %.*s", (int)MIN(unknown->len, 850),
-		unknown->data);
+	snprintf(text, sizeof(text), "%s%s%s%.*s", note ? note : "",
+		note && unknown->len ? "; " : "", unknown->len ? "ignored unknown fields: " : "",
+		(int)MIN(unknown->len, 850), unknown->len ? unknown->data : "");
 	(void)!http_add_header(t->x, "x-heddle-warning", text);
 }
 
@@ -84,8 +87,10 @@ static void task_done(void *user)
 	p->in.body = NULL;
 	if (p->status) {
 		task_fail(t, p->status, p->error.name,
-			p->status == 400 ? "invalid_value" : "internal_error", "%s",
-			p->error.err.text);
+			p->code            ? p->code
+			: p->status == 400 ? "invalid_value"
+					   : "internal_error",
+			"%s", p->error.err.text);
 		return;
 	}
 	task_warn(t);
@@ -96,7 +101,7 @@ void task_start(
 	struct api_task *t, struct api *api, struct http_exchange *x, enum param_scope scope)
 {
 	const struct http_request *req = http_request(x);
-	uint32_t vocab = engine_limits(api->engine).vocab;
+	struct engine_limits limits = engine_limits(api->engine);
 	struct prep *p = &t->prep;
 
 	t->api = api;
@@ -118,7 +123,9 @@ void task_start(
 		.strict = api->conf->conf.api_strict,
 		.eos = api->gendef.eos,
 		.eos_n = api->gendef.eos_n,
-		.vocab = vocab ? vocab : tokenizer_vocab(api->tok),
+		.vocab = limits.vocab ? limits.vocab : tokenizer_vocab(api->tok),
+		.context = limits.max_context,
+		.token_bytes = api->token_bytes,
 	};
 	if (!p->in.scratch) {
 		task_fail(t, 500, NULL, "internal_error", "out of memory");

@@ -80,6 +80,26 @@ uint32_t *fix_bytes(const struct fix *f, const char *text, size_t len)
 	return ids;
 }
 
+uint32_t *fix_tokens(const struct fix *f, const char *text, size_t *ret_n)
+{
+	static const char *const markers[] = {"</think>", DSML};
+	uint32_t *ids = malloc((strlen(text) + 1) * sizeof(*ids));
+	size_t i, len;
+
+	for (*ret_n = 0; *text; text += len) {
+		ids[*ret_n] = f->byte_token[(uint8_t)*text];
+		len = 1;
+		for (i = 0; i < ARRAY_LEN(markers); i++) {
+			if (strncmp(text, markers[i], strlen(markers[i])))
+				continue;
+			ids[*ret_n] = (uint32_t)tokenizer_find(f->api->tok, markers[i]);
+			len = strlen(markers[i]);
+		}
+		++*ret_n;
+	}
+	return ids;
+}
+
 bool fix_say(struct fix *f, struct engine_seq *s, const char *text, size_t batch)
 {
 	uint32_t *ids = fix_bytes(f, text, strlen(text));
@@ -190,6 +210,51 @@ static void add_logprobs(struct said *s, const json_t *lp)
 	}
 }
 
+/* A call whole, or the next piece of one: only its first has id, type and name. */
+static void hear_call(struct said *s, const json_t *v, size_t index, bool delta)
+{
+	const json_t *function = json_object_get(v, "function");
+	const json_t *args = json_object_get(function, "arguments");
+	struct said_call *call = &s->calls[index];
+
+	assert_true(index <= s->call_n && index < 8);
+	assert_true(json_is_string(args));
+	if (index == s->call_n) {
+		s->call_n++;
+		assert_string_equal(json_string_value(json_object_get(v, "type")), "function");
+		snprintf(call->id, sizeof(call->id), "%s",
+			json_string_value(json_object_get(v, "id")));
+		snprintf(call->name, sizeof(call->name), "%s",
+			json_string_value(json_object_get(function, "name")));
+		assert_int_equal(strncmp(call->id, "call_", 5), 0);
+	} else {
+		assert_int_equal(index, s->call_n - 1); /* no call goes on once the next began */
+		assert_null(json_object_get(v, "id"));
+		assert_null(json_object_get(function, "name"));
+	}
+	if (delta && call->deltas++)
+		assert_true(json_string_length(args) > 0);
+	assert_true(call->args_len + json_string_length(args) < sizeof(call->args));
+	memcpy(call->args + call->args_len, json_string_value(args), json_string_length(args) + 1);
+	call->args_len += json_string_length(args);
+}
+
+static void hear_calls(struct said *s, const json_t *list, bool delta)
+{
+	json_t *v;
+	size_t i;
+
+	if (!list)
+		return;
+	assert_true(json_array_size(list) > 0);
+	if (!s->calls)
+		s->calls = calloc(8, sizeof(*s->calls));
+	json_array_foreach (list, i, v) {
+		assert_true(delta == (json_object_get(v, "index") != NULL));
+		hear_call(s, v, delta ? (size_t)json_at(v, "index") : i, delta);
+	}
+}
+
 static void hear_choice(struct heard *h, const json_t *c, const char *where)
 {
 	size_t index = (size_t)json_at(c, "index");
@@ -205,6 +270,8 @@ static void hear_choice(struct heard *h, const json_t *c, const char *where)
 		s->events++;
 	add_text(s->content, &s->content_len, json_object_get(text, where ? "content" : "text"));
 	add_text(s->thought, &s->thought_len, json_object_get(text, "reasoning_content"));
+	s->null_content |= json_is_null(json_object_get(text, "content"));
+	hear_calls(s, json_object_get(text, "tool_calls"), where && !strcmp(where, "delta"));
 	add_logprobs(s, json_object_get(c, "logprobs"));
 	extend(&s->ids, json_object_get(c, "token_ids"));
 	if (finish) {
@@ -292,5 +359,6 @@ void fix_unhear(struct heard *h)
 	for (i = 0; i < ARRAY_LEN(h->said); i++) {
 		json_decref(h->said[i].entries);
 		json_decref(h->said[i].ids);
+		free(h->said[i].calls);
 	}
 }

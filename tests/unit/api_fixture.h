@@ -38,6 +38,8 @@ struct http_exchange *fix_send(
 
 /* Text as ids, one token a byte: every cut between tokens that there can be. malloc'd. */
 uint32_t *fix_bytes(const struct fix *f, const char *text, size_t len);
+/* The same, but </think> and the bars of calls are the tokens that the model has for them. */
+uint32_t *fix_tokens(const struct fix *f, const char *text, size_t *ret_n);
 /* Makes these bytes with one report for each `batch` of them. Returns whether the sequence lives.
  */
 bool fix_say(struct fix *f, struct engine_seq *s, const char *text, size_t batch);
@@ -49,6 +51,18 @@ void fix_check_error(struct http_exchange *x, int status, const char *param, con
 void fix_refused(struct fix *f, const char *path, const char *body, int status, const char *param,
 	const char *says);
 
+#define DSML "｜DSML｜"
+#define TOOLS                                                                                      \
+	"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"           \
+	"{\"type\":\"object\",\"properties\":{}}}},{\"type\":\"function\",\"function\":"           \
+	"{\"name\":\"get_weather\"}}]"
+
+/* A call as the client has it. */
+struct said_call {
+	char id[64], name[128], args[32768];
+	size_t args_len, deltas;
+};
+
 /* One choice as the client has it after the whole answer, streamed or not. */
 struct said {
 	char content[8192], thought[8192];
@@ -57,7 +71,10 @@ struct said {
 	json_t *stop_reason; /* borrowed from root */
 	json_t *entries; /* chat logprobs.content, or completions logprobs object, joined; owned */
 	json_t *ids;     /* token_ids; owned */
-	size_t events;   /* streamed: events with text */
+	bool null_content;       /* whole: content is null */
+	struct said_call *calls; /* 8 */
+	size_t call_n;
+	size_t events; /* streamed: events with text */
 };
 struct heard {
 	json_t *root; /* the body, or the array of all events */

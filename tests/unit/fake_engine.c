@@ -127,6 +127,11 @@ void engine_cancel(struct engine *e, struct engine_seq *s)
 	s->cancelled = true;
 }
 
+mono_ns_t engine_waited(const struct engine_seq *s)
+{
+	return s->waited;
+}
+
 float fake_logprob(uint32_t token)
 {
 	return -0.125f * (float)(token % 13) - 0.5f;

@@ -27,6 +27,7 @@ struct engine_seq {
 	char id[160];
 	struct engine_seq_ops ops;
 	void *user;
+	mono_ns_t waited;
 	uint64_t made;
 	uint64_t reported; /* prompt tokens whose log-probability was sent */
 };

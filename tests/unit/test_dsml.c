@@ -194,6 +194,9 @@ static const struct {
 			   "tool_calls>é" CLOSE DONE END,
 		"[0:f]{\"a\": \"x</</" D "par</" D "invoke </" D "tool_calls>é\"}", 0},
 	{"cut inside the opening", "a\n\n<" D "tool_", "[C]a", CUT},
+	{"cut inside a bar of the opening", "a\n\n<｜", "[C]a", CUT},
+	{"cut after what may be anything", "a\n\n<", "[C]a\n\n<", CUT},
+	{"cut in a text that knows no calls", "a\n\n<｜", "[C]a\n\n<｜", CUT | NO_CALLS},
 	{"cut after newlines", "a\n\n", "[C]a\n\n", CUT},
 	{"cut after the opening", "a" BLOCK, "[C]a", CUT},
 };

@@ -301,8 +301,17 @@ static void test_rules_across_fields_name_one(void **state)
 		{CHAT, "{" USER ",\"response_format\":{\"type\":\"json_object\"}}",
 			"response_format", "text"},
 		{CHAT, "{" USER ",\"response_format\":{}}", "response_format", "text"},
-		{CHAT, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "auto"},
-		{CHAT, "{" USER ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice", "none"},
+		{CHAT, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "no tools"},
+		{CHAT, "{" USER ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
+			"no tools"},
+		{CHAT, "{" USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\"}}",
+			"tool_choice", "must be auto, none, required"},
+		{CHAT, "{" USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice",
+			"must be auto, none, required"},
+		{CHAT,
+			"{" USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":"
+			"{\"name\":\"nope\"}}}",
+			"tool_choice", "\"nope\", which is not among the tools"},
 		{CHAT, "{" USER ",\"n\":0}", "n", "from 1 to 128"},
 	};
 	struct fix *f = *state;
@@ -333,9 +342,6 @@ static void test_what_changes_nothing_is_accepted(void **state)
 
 static void test_tools_stand_in_the_prompt_unless_none(void **state)
 {
-#define TOOLS                                                                                      \
-	"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":"           \
-	"{\"type\":\"object\",\"properties\":{}}}}]"
 	struct fix *f = *state;
 	struct http_exchange *x;
 	struct engine_seq *s = start(f, CHAT, "{" USER "," TOOLS "}", &x);
