@@ -13,7 +13,7 @@ for t in "$@"; do
     mkdir -p "$work/$t"
     if [ "$what" = merge ]; then
         "$HEDDLE_BUILDDIR/fuzz_$t" -merge=1 -max_len=4096 "$corpus" "$work/$t" 2>"$work/$t.merge.log"
-        echo "$t: $(ls "$corpus" | wc -l) inputs, $(cat "$corpus"/* | wc -c) bytes"
+        echo "$t: $(find "$corpus" -type f | wc -l) inputs, $(cat "$corpus"/* | wc -c) bytes"
         continue
     fi
     if "$HEDDLE_BUILDDIR/fuzz_$t" -max_total_time="$what" -max_len=16384 -rss_limit_mb=3000 \
