@@ -90,13 +90,16 @@ void api_on_request(void *user, struct http_exchange *x)
 		if (strcmp(api_routes[i].method, req->method) ||
 			!api_match(api_routes[i].path, req->path, &rest))
 			continue;
-		if (!strcmp(req->method, "POST") && !api_type_ok(req))
-			api_error(x, 415, NULL, "unsupported_media_type",
-				"content-type must be application/json");
-		else
+		if (strcmp(req->method, "POST") || api_type_ok(req)) {
 			api_routes[i].handler(api, x, rest);
+			return;
+		}
+		api->metrics.requests_refused++;
+		api_error(x, 415, NULL, "unsupported_media_type",
+			"content-type must be application/json");
 		return;
 	}
+	api->metrics.requests_refused++;
 	api_no_route(x, req);
 }
 

@@ -14,6 +14,7 @@ static void text_start(struct api *api, struct http_exchange *x, enum param_scop
 	struct api_task *t = calloc(1, sizeof(*t));
 
 	if (!t) {
+		api->metrics.requests_failed++;
 		api_error(x, 500, NULL, "internal_error", "out of memory");
 		return;
 	}

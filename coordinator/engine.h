@@ -101,8 +101,8 @@ enum engine_health {
 enum engine_health engine_health(const struct engine *e);
 
 /*
- * Writes the members "workers", "queue", "cache", "scheduler" of /status into a JSON object (a
- * json_t *, void here so that this header needs no jansson).
+ * Writes the members "workers", "queue", "cache", "ring", "scheduler" of /status into a JSON object
+ * (a json_t *, void here so that this header needs no jansson).
  */
 int engine_status_json(const struct engine *e, void *json_object) MUST_CHECK;
 

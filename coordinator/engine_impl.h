@@ -49,8 +49,11 @@ struct engine {
 	size_t scratch_cap;
 
 	struct {
-		uint64_t steps, run_ns, comm_ns, last_run_ns;
-	} timing; /* as rank 0 reports */
+		uint64_t steps, run_ns, comm_ns, last_run_ns; /* as rank 0 reports */
+		uint64_t handoffs, handoff_ns; /* steps sent to idle workers: there and back */
+		uint64_t idle_step;            /* the last of them, if it is in flight, else 0 */
+		mono_ns_t idle_sent_ns;
+	} timing;
 };
 
 static inline struct engine_seq *engine_seq_of(struct sched_seq *q)

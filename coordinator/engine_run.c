@@ -206,6 +206,7 @@ void engine_close_run(struct engine *e, const char *why)
 	if (!e->linked)
 		return;
 	e->linked = false;
+	e->timing.idle_step = 0; /* the next generation counts from 1 again */
 	e->limits.ready = false;
 	loop_timer_stop(e->loop, &e->receive_timer);
 	snprintf(e->lost_why, sizeof(e->lost_why), "%s", why);
@@ -219,7 +220,14 @@ void engine_close_run(struct engine *e, const char *why)
 static int on_result(void *user, const struct msg_result_view *view, struct errbuf *err)
 {
 	struct engine *e = user;
+	uint64_t passed;
 
+	if (view->hdr->step == e->timing.idle_step) {
+		passed = mono_now() - e->timing.idle_sent_ns;
+		e->timing.handoffs++;
+		e->timing.handoff_ns += passed - MIN(passed, view->result->run_ns);
+		e->timing.idle_step = 0;
+	}
 	e->timing.steps++;
 	e->timing.run_ns += view->result->run_ns;
 	e->timing.comm_ns += view->result->comm_ns;
@@ -259,8 +267,11 @@ static void pump(struct engine *e)
 		plan = sched_plan(&e->sched, loop_now(e->loop));
 		if (!plan)
 			return;
-		if (e->sched.inflight == 1)
+		if (e->sched.inflight == 1) {
 			sup_touch(&e->sup);
+			e->timing.idle_step = plan->step;
+			e->timing.idle_sent_ns = mono_now();
+		}
 		link_send(&e->link, plan);
 	}
 }

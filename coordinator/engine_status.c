@@ -55,6 +55,9 @@ static int put_live(const struct engine *e, uint32_t rank, json_t *o)
 		r |= put(o, "load",
 			json_pack("{s:I,s:I}", "done_bytes", num(v.load_done_bytes), "total_bytes",
 				num(v.load_total_bytes)));
+	if (e->linked)
+		r |= put(o, "reply_ring_used_bytes",
+			json_integer(num(ring_reader_backlog(&e->link.chan.replies[rank]))));
 	return r | put(o, "counters", counters(seg->stats));
 }
 
@@ -126,9 +129,10 @@ static json_t *cache_status(const struct engine *e)
 
 	for (c = 0; a && e->sched.open && c < PAGE__COUNT; c++) {
 		const struct pages_class *p = &e->sched.pages.cls[c];
-		json_t *o = json_pack("{s:s,s:i,s:I,s:I,s:I,s:I}", "class", class_names[c],
+		uint64_t unused = (uint64_t)p->free_n + p->limbo_n;
+		json_t *o = json_pack("{s:s,s:i,s:I,s:I,s:I,s:I,s:I}", "class", class_names[c],
 			"tokens_per_page", (int)p->tokens_per_page, "pages", num(p->count), "free",
-			num((uint64_t)p->free_n + p->limbo_n), "promised",
+			num(unused), "used", num(p->count - unused), "promised",
 			num(e->sched.promised[c]), "bytes_per_page",
 			num(e->sched.config.classes[c].bytes_per_page));
 
@@ -139,6 +143,16 @@ static json_t *cache_status(const struct engine *e)
 	}
 	return a ? json_pack("{s:I,s:o}", "max_context", num(e->limits.max_context), "classes", a)
 		 : NULL;
+}
+
+static json_t *ring_status(const struct engine *e)
+{
+	const struct ring_writer *w = &e->link.chan.step;
+
+	if (!e->linked)
+		return json_object();
+	return json_pack("{s:I,s:I}", "bytes", num(w->data.bytes), "used_bytes",
+		num(ring_writer_backlog(w)));
 }
 
 static json_t *sched_status(const struct engine *e)
@@ -161,6 +175,8 @@ static json_t *sched_status(const struct engine *e)
 			(int)n->last_tokens, "seconds", seconds(e->timing.last_run_ns)));
 	r |= put(o, "step_seconds_total", json_real(seconds(e->timing.run_ns)));
 	r |= put(o, "collective_seconds_total", json_real(seconds(e->timing.comm_ns)));
+	r |= put(o, "handoffs", json_integer(num(e->timing.handoffs)));
+	r |= put(o, "handoff_seconds_total", json_real(seconds(e->timing.handoff_ns)));
 	r |= put(o, "prompt_tokens", json_integer(num(n->prompt_tokens)));
 	r |= put(o, "generated_tokens", json_integer(num(n->generated_tokens)));
 	r |= put(o, "dropped_tokens", json_integer(num(n->dropped_tokens)));
@@ -180,6 +196,7 @@ int engine_status_json(const struct engine *e, void *json_object)
 
 	r |= put(json_object, "queue", queue_status(e));
 	r |= put(json_object, "cache", cache_status(e));
+	r |= put(json_object, "ring", ring_status(e));
 	r |= put(json_object, "scheduler", sched_status(e));
 	return r ? -ENOMEM : 0;
 }

@@ -273,6 +273,7 @@ static void job_start(struct api *api, struct http_exchange *x, bool chat)
 	struct job *job = calloc(1, sizeof(*job));
 
 	if (!job) {
+		api->metrics.requests_failed++;
 		api_error(x, 500, NULL, "internal_error", "out of memory");
 		return;
 	}

@@ -15,7 +15,11 @@ struct metric_row {
 	const char *name, *type, *labels, *help;
 	size_t offset; /* in struct metrics */
 	const double *edges;
-	const char *path; /* in the engine's status */
+	const char *path;  /* in the engine's status, or in each object of ... */
+	const char *array; /* ... this array there */
+	const char *label; /* the member that names the object */
+	const char *word;  /* the text at path is compared with it */
+	double unit;
 };
 
 static const struct metric_row metric_rows[] = {
@@ -32,6 +36,24 @@ static const struct metric_row metric_rows[] = {
 		.offset = offsetof(struct metrics, field),                                         \
 		.edges = e},
 #define METRIC_STATUS(n, t, p, h) {.name = n, .type = t, .labels = "", .help = h, .path = p},
+#define METRIC_EACH(n, t, a, l, p, u, m, h)                                                        \
+	{.name = n,                                                                                \
+		.type = t,                                                                         \
+		.labels = m,                                                                       \
+		.help = h,                                                                         \
+		.path = p,                                                                         \
+		.array = a,                                                                        \
+		.label = l,                                                                        \
+		.unit = u},
+#define METRIC_IS(n, a, l, p, w, h)                                                                \
+	{.name = n,                                                                                \
+		.type = "gauge",                                                                   \
+		.labels = "",                                                                      \
+		.help = h,                                                                         \
+		.path = p,                                                                         \
+		.array = a,                                                                        \
+		.label = l,                                                                        \
+		.word = w},
 #include "coordinator/metric.def"
 };
 
@@ -42,6 +64,8 @@ static const struct {
 #define METRIC_COUNTER(...)
 #define METRIC_HISTOGRAM(field, n, e, h) {offsetof(struct metrics, field), e},
 #define METRIC_STATUS(...)
+#define METRIC_EACH(...)
+#define METRIC_IS(...)
 #include "coordinator/metric.def"
 };
 
@@ -74,7 +98,7 @@ static void metric_print_histogram(
 		row->name, total);
 }
 
-/* The number at "a.b.c", or NULL. */
+/* What is at "a.b.c", or NULL. */
 static const json_t *metric_find(const json_t *status, const char *path)
 {
 	char name[64];
@@ -89,39 +113,89 @@ static const json_t *metric_find(const json_t *status, const char *path)
 		status = json_object_get(status, name);
 		path += len + (path[len] == '.');
 	}
-	return json_is_number(status) ? status : NULL;
+	return status;
+}
+
+/* HELP and TYPE before the first row of a name. */
+static void metric_head(const struct metric_row *row, const char **last, struct outbuf *out)
+{
+	if (strcmp(*last, row->name))
+		outbuf_printf(out, "# HELP heddle_%s %s\n# TYPE heddle_%s %s\n", row->name,
+			row->help, row->name, row->type);
+	*last = row->name;
+}
+
+/* A label's value; those of ours hold nothing that would need an escape, a page class or a rank. */
+static void metric_label(const json_t *v, struct outbuf *out)
+{
+	if (json_is_string(v))
+		outbuf_puts(out, json_string_value(v));
+	else
+		outbuf_printf(out, "%lld", (long long)json_integer_value(v));
+}
+
+static void metric_print_each(
+	const struct metric_row *row, const json_t *status, const char **last, struct outbuf *out)
+{
+	const json_t *one, *v;
+	double number;
+	size_t i;
+
+	json_array_foreach (metric_find(status, row->array), i, one) {
+		v = metric_find(one, row->path);
+		if (row->word ? !json_is_string(v) : !json_is_number(v))
+			continue;
+		number = row->word ? !strcmp(json_string_value(v), row->word)
+				   : json_number_value(v) * row->unit;
+		metric_head(row, last, out);
+		outbuf_printf(out, "heddle_%s{%s=\"", row->name, row->label);
+		metric_label(json_object_get(one, row->label), out);
+		outbuf_printf(out, "\"%s%s} %.17g\n", *row->labels ? "," : "", row->labels, number);
+	}
+}
+
+static void metric_print_row(const struct metric_row *row, const struct metrics *m,
+	const json_t *status, const char **last, struct outbuf *out)
+{
+	const void *field = (const char *)m + row->offset;
+	const json_t *number;
+
+	if (row->array) {
+		metric_print_each(row, status, last, out);
+	} else if (row->path) {
+		number = metric_find(status, row->path);
+		if (!json_is_number(number))
+			return;
+		metric_head(row, last, out);
+		outbuf_printf(out, "heddle_%s %.17g\n", row->name, json_number_value(number));
+	} else if (row->edges) {
+		metric_head(row, last, out);
+		metric_print_histogram(row, field, out);
+	} else {
+		metric_head(row, last, out);
+		outbuf_printf(out, "heddle_%s%s%s%s %" PRIu64 "\n", row->name,
+			*row->labels ? "{" : "", row->labels, *row->labels ? "}" : "",
+			*(const uint64_t *)field);
+	}
 }
 
 void metric_print(
 	const struct metrics *m, const json_t *status, const char *version, struct outbuf *out)
 {
-	const struct metric_row *row;
-	const json_t *number;
-	const void *field;
 	const char *last = "";
 	size_t i;
 
 	outbuf_puts(out, "# HELP heddle_build_info The version of heddle.\n"
 			 "# TYPE heddle_build_info gauge\n");
 	outbuf_printf(out, "heddle_build_info{version=\"%s\"} 1\n", version);
-	for (i = 0; i < ARRAY_LEN(metric_rows); i++) {
-		row = &metric_rows[i];
-		number = row->path ? metric_find(status, row->path) : NULL;
-		if (row->path && !number)
-			continue;
-		if (strcmp(last, row->name))
-			outbuf_printf(out, "# HELP heddle_%s %s\n# TYPE heddle_%s %s\n", row->name,
-				row->help, row->name, row->type);
-		last = row->name;
-		field = (const char *)m + row->offset;
-		if (row->edges)
-			metric_print_histogram(row, field, out);
-		else if (row->path)
-			outbuf_printf(
-				out, "heddle_%s %.17g\n", row->name, json_number_value(number));
-		else
-			outbuf_printf(out, "heddle_%s%s%s%s %" PRIu64 "\n", row->name,
-				*row->labels ? "{" : "", row->labels, *row->labels ? "}" : "",
-				*(const uint64_t *)field);
-	}
+	for (i = 0; i < ARRAY_LEN(metric_rows); i++)
+		metric_print_row(&metric_rows[i], m, status, &last, out);
+}
+
+void metric_each(void (*fn)(void *user, const char *name), void *user)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(metric_rows); i++)
+		fn(user, metric_rows[i].name);
 }

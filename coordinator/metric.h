@@ -22,6 +22,8 @@ struct metrics {
 #define METRIC_COUNTER(field, ...)   uint64_t field;
 #define METRIC_HISTOGRAM(field, ...) struct histogram field;
 #define METRIC_STATUS(...)
+#define METRIC_EACH(...)
+#define METRIC_IS(...)
 #include "coordinator/metric.def"
 };
 
@@ -30,6 +32,8 @@ enum metric_histogram {
 #define METRIC_COUNTER(...)
 #define METRIC_HISTOGRAM(field, ...) METRIC_H_##field,
 #define METRIC_STATUS(...)
+#define METRIC_EACH(...)
+#define METRIC_IS(...)
 #include "coordinator/metric.def"
 	METRIC_H__COUNT
 };
@@ -39,5 +43,8 @@ void metric_observe(struct metrics *m, enum metric_histogram which, double value
 /* Appends all rows as Prometheus text (version 0.0.4). status: the engine's members of /status. */
 void metric_print(
 	const struct metrics *m, const json_t *status, const char *version, struct outbuf *out);
+
+/* Calls fn for each row's name, for tests. */
+void metric_each(void (*fn)(void *user, const char *name), void *user);
 
 #endif
