@@ -270,8 +270,15 @@ const struct engine_seq_ops choice_ops = {
 
 static void job_start(struct api *api, struct http_exchange *x, bool chat)
 {
-	struct job *job = calloc(1, sizeof(*job));
+	const char *code, *why = job_unready(api, &code);
+	struct job *job;
 
+	if (why) {
+		api->metrics.requests_failed++;
+		api_error(x, 503, NULL, code, "%s", why);
+		return;
+	}
+	job = calloc(1, sizeof(*job));
 	if (!job) {
 		api->metrics.requests_failed++;
 		api_error(x, 500, NULL, "internal_error", "out of memory");

@@ -103,7 +103,11 @@ void job_drop(struct job *job);
 bool choice_done(struct choice *c, enum choice_end end) MUST_CHECK;
 extern const struct engine_seq_ops choice_ops;
 
-/* job_start.c: a job whose body is read. */
+/*
+ * job_start.c: a job whose body is read, and whether one can run at all: NULL, or why not. Asked
+ * before its body is read too, for without workers nothing says how long a prompt may be.
+ */
+const char *job_unready(const struct api *api, const char **ret_code);
 void job_ready(struct api_task *t);
 void job_on_abort(struct api_task *t, const char *why);
 void job_on_gone(void *user);

@@ -201,23 +201,28 @@ static bool job_draw(uint64_t *ret)
 	return getrandom(ret, sizeof(*ret), 0) == sizeof(*ret);
 }
 
+const char *job_unready(const struct api *api, const char **ret_code)
+{
+	enum engine_health health = engine_health(api->engine);
+
+	*ret_code = "unavailable";
+	if (health == ENGINE_DRAINING || api->closing) {
+		*ret_code = "shutting_down";
+		return "heddle is shutting down";
+	}
+	if (health == ENGINE_FAILED_FOR_GOOD)
+		return "the workers have failed";
+	return engine_limits(api->engine).max_context ? NULL : "the workers are still starting";
+}
+
 void job_ready(struct api_task *t)
 {
 	struct job *job = CONTAINER_OF(t, struct job, task);
 	const struct params *r = &t->prep.params;
-	enum engine_health health = engine_health(t->api->engine);
-	uint64_t context = engine_limits(t->api->engine).max_context;
+	const char *code, *why = job_unready(t->api, &code);
 
-	if (health == ENGINE_DRAINING || t->api->closing) {
-		task_fail(t, 503, NULL, "shutting_down", "heddle is shutting down");
-		return;
-	}
-	if (health == ENGINE_FAILED_FOR_GOOD) {
-		task_fail(t, 503, NULL, "unavailable", "the workers have failed");
-		return;
-	}
-	if (!context) {
-		task_fail(t, 503, NULL, "unavailable", "the workers are still starting");
+	if (why) {
+		task_fail(t, 503, NULL, code, "%s", why);
 		return;
 	}
 	job->logprobs = job->chat ? r->logprobs : r->given[PARAM_ID_logprobs_n];
@@ -228,5 +233,5 @@ void job_ready(struct api_task *t)
 	}
 	if (r->given[PARAM_ID_seed])
 		job->seed = (uint64_t)r->seed;
-	job_run(job, context);
+	job_run(job, engine_limits(t->api->engine).max_context);
 }

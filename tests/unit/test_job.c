@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/unit/api_fixture.h"
 
@@ -301,6 +302,14 @@ static void test_rules_across_fields_name_one(void **state)
 		{CHAT, "{" USER ",\"response_format\":{\"type\":\"json_object\"}}",
 			"response_format", "text"},
 		{CHAT, "{" USER ",\"response_format\":{}}", "response_format", "text"},
+		{CHAT,
+			"{" USER ",\"response_format\":{\"type\":\"json_object\"},"
+			"\"reasoning_effort\":\"high\"}",
+			"response_format", "JSON form"},
+		{CHAT,
+			"{" USER ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":"
+			"{\"name\":\"x\",\"schema\":{}}}}",
+			"response_format", "JSON form"},
 		{CHAT, "{" USER ",\"tool_choice\":\"required\"}", "tool_choice", "no tools"},
 		{CHAT, "{" USER ",\"tool_choice\":{\"type\":\"function\"}}", "tool_choice",
 			"no tools"},
@@ -351,6 +360,98 @@ static void test_tools_stand_in_the_prompt_unless_none(void **state)
 	s = start(f, CHAT, "{" USER ",\"tool_choice\":\"none\"," TOOLS "}", &x);
 	assert_int_equal(s->prompt_len, 5);
 	finish(f, x);
+}
+
+/* One request with these switches (0 absent, 1 off, 2 on), in the order in which they are read. */
+static void try_switches(struct fix *f, int effort, const int on[3])
+{
+	static const char *const efforts[] = {"", ",\"reasoning_effort\":null",
+		",\"reasoning_effort\":\"none\"", ",\"reasoning_effort\":\"low\"",
+		",\"reasoning_effort\":\"max\""};
+	static const char *const words[3][3] = {{"", ",\"thinking\":{\"type\":\"disabled\"}",
+							",\"thinking\":{\"type\":\"enabled\"}"},
+		{"", "\"thinking\":false", "\"thinking\":true"},
+		{"", "\"enable_thinking\":false", "\"enable_thinking\":true"}};
+	static const char *const names[] = {"thinking.type", "chat_template_kwargs.thinking",
+		"chat_template_kwargs.enable_thinking"};
+	struct http_exchange *x;
+	struct engine_seq *s;
+	int i, decided = 0;
+	char body[512];
+
+	snprintf(body, sizeof(body), "{" USER "%s%s,\"chat_template_kwargs\":{%s%s%s}}",
+		efforts[effort], words[0][on[0]], words[1][on[1]], on[1] && on[2] ? "," : "",
+		words[2][on[2]]);
+	for (i = 0; i < 3; i++) {
+		if (on[i] && decided && on[i] != decided) {
+			fix_refused(f, CHAT, body, 400, names[i], "turns thinking");
+			return;
+		}
+		decided = on[i] ? on[i] : decided;
+	}
+	if (!decided)
+		decided = effort >= 3 ? 2 : 1;
+	s = start(f, CHAT, body, &x);
+	assert_int_equal(s->prompt[s->prompt_len - 1], decided == 2 ? 5 : 6);
+	/* the deepest effort has a text of its own */
+	assert_true((s->prompt_len > 20) == (decided == 2 && effort == 4));
+	finish(f, x);
+}
+
+static void test_thinking_switches_win_and_must_agree(void **state)
+{
+	int effort, i;
+
+	for (effort = 0; effort < 5; effort++)
+		for (i = 0; i < 27; i++)
+			try_switches(*state, effort, (const int[3]){i % 3, i / 3 % 3, i / 9});
+}
+
+/* A word of 64 MB is refused before it is split: by its length alone. */
+static void test_prompt_that_cannot_fit_is_refused_unread(void **state)
+{
+	const size_t most = 4096 * 29, sizes[] = {most + 1, 64u << 20};
+	struct fix *f = *state;
+	struct http_exchange *x;
+	struct timespec begin, end;
+	size_t i, n;
+	char *body;
+	int chat;
+
+	assert_int_equal(f->api->token_bytes, 29); /* its longest, of BOS */
+	body = malloc(sizes[1] + 128);
+	for (chat = 0; chat < 2; chat++)
+		for (i = 0; i < ARRAY_LEN(sizes) - (size_t)chat; i++) {
+			/* the format itself has some bytes as well */
+			n = (size_t)sprintf(body, "{\"%s\":", chat ? "messages" : "prompt");
+			n += (size_t)sprintf(
+				body + n, "%s", chat ? "[{\"role\":\"user\",\"content\":\"" : "\"");
+			memset(body + n, 'a', sizes[i]);
+			strcpy(body + n + sizes[i], chat ? "\"}]}" : "\"}");
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
+			x = fix_post(f, chat ? CHAT : TEXT, body);
+			fake_loop_work(f->loop);
+			clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+			/* reading the JSON takes some tenths of a second, splitting it many */
+			assert_true(end.tv_sec - begin.tv_sec < 10);
+			fix_check_error(x, 400, chat ? "messages" : "prompt",
+				"4096 tokens, but the prompt has");
+		}
+	/* one byte less is read, and has its number of tokens */
+	n = (size_t)sprintf(body, "{\"prompt\":\"");
+	memset(body + n, 'a', most);
+	strcpy(body + n + most, "\"}");
+	x = fix_post(f, TEXT, body);
+	fake_loop_work(f->loop);
+	fix_check_error(x, 400, "prompt", "there is no room for an answer");
+	/* to count is not to run */
+	memset(body + n, 'a', most + 1);
+	strcpy(body + n + most + 1, "\"}");
+	x = fix_post(f, "/tokenize", body);
+	fake_loop_work(f->loop);
+	assert_int_equal(x->status, 200);
+	fake_exchange_free(x);
+	free(body);
 }
 
 static void test_engine_refusals_become_statuses(void **state)
@@ -463,6 +564,8 @@ int main(void)
 		T(test_rules_across_fields_name_one),
 		T(test_what_changes_nothing_is_accepted),
 		T(test_tools_stand_in_the_prompt_unless_none),
+		T(test_thinking_switches_win_and_must_agree),
+		T(test_prompt_that_cannot_fit_is_refused_unread),
 		T(test_engine_refusals_become_statuses),
 		T(test_not_ready_is_503),
 		T(test_model_is_echoed_and_ids_returned),

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/unit/api_fixture.h"
 
@@ -185,6 +186,131 @@ static void test_new_names_what_is_wrong_with_a_model(void **state)
 	conf_fini(&set);
 }
 
+/* The bundled tokenizer's files in a directory of their own, with one text replaced in each. */
+struct model {
+	char dir[64];
+};
+
+static void put_file(const struct model *m, const char *name, const char *from, const char *to)
+{
+	const char *dir = getenv("HEDDLE_SRCDIR");
+	char path[4096], *text = calloc(1, 1 << 20), *at = text, *hit;
+	size_t n;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/models/heddle-mini/%s", dir ? dir : ".", name);
+	f = fopen(path, "r");
+	assert_non_null(f);
+	n = fread(text, 1, (1 << 20) - 1, f);
+	fclose(f);
+	snprintf(path, sizeof(path), "%s/%s", m->dir, name);
+	f = fopen(path, "w");
+	assert_non_null(f);
+	assert_non_null(strstr(text, from));
+	for (; (hit = strstr(at, from)); at = hit + strlen(from)) {
+		fwrite(at, 1, (size_t)(hit - at), f);
+		fputs(to, f);
+	}
+	fwrite(at, 1, n - (size_t)(at - text), f);
+	fclose(f);
+	free(text);
+}
+
+static void model_new(struct model *m)
+{
+	strcpy(m->dir, "/tmp/heddle-model.XXXXXX");
+	assert_non_null(mkdtemp(m->dir));
+}
+
+static void model_free(const struct model *m)
+{
+	static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(names); i++) {
+		snprintf(path, sizeof(path), "%s/%s", m->dir, names[i]);
+		unlink(path);
+	}
+	assert_int_equal(rmdir(m->dir), 0);
+}
+
+static int api_of(struct fix *f, const struct model *m, struct conf_set *set, struct api **ret_api,
+	struct errbuf *err)
+{
+	char assignment[128];
+
+	assert_int_equal(conf_init(set), 0);
+	snprintf(assignment, sizeof(assignment), "model.path=%s", m->dir);
+	assert_int_equal(conf_override(set, assignment, err), 0);
+	return api_new(f->loop, set, f->engine, ret_api, err);
+}
+
+/* 89: a model whose answers nothing would end is refused at start. */
+static void test_new_without_an_end_token_is_refused(void **state)
+{
+	struct errbuf err = {0};
+	struct fix *f = *state;
+	struct api *api = NULL;
+	struct conf_set set;
+	struct model m;
+
+	model_new(&m);
+	put_file(&m, "tokenizer.json", "\"added_tokens\"", "\"added_tokens\"");
+	put_file(&m, "tokenizer_config.json", "\"eos_token\"", "\"some_token\"");
+	assert_int_equal(api_of(f, &m, &set, &api, &err), -EINVAL);
+	assert_int_equal(err.exit_code, EXIT_DATA_ERR);
+	assert_non_null(strstr(err.text, "no token ends an answer"));
+	conf_fini(&set);
+	model_free(&m);
+}
+
+/* Where </think> and the bars of calls are special tokens they are left out of no parsing. */
+static void test_special_markers_are_seen_though_skipped(void **state)
+{
+	static const char text[] = "hm</think>a</think>b\n\n<" DSML "tool_calls><" DSML
+				   "invoke name=\"f\"></" DSML "invoke></" DSML "tool_calls>";
+	struct errbuf err = {0};
+	struct fix *f = *state;
+	struct api *own = f->api;
+	struct http_exchange *x;
+	struct conf_set set;
+	struct model m;
+	struct heard h;
+	uint32_t *ids;
+	size_t n;
+
+	model_new(&m);
+	put_file(&m, "tokenizer.json", "\"special\": false", "\"special\": true");
+	put_file(&m, "tokenizer_config.json", "{", "{");
+	if (api_of(f, &m, &set, &f->api, &err))
+		fail_msg("%s", err.text);
+	model_free(&m);
+	assert_true(tokenizer_is_special(
+		f->api->tok, (uint32_t)tokenizer_find(f->api->tok, "</think>")));
+	x = fix_post(f, CHAT, "{" USER "," TOOLS ",\"reasoning_effort\":\"low\"}");
+	ids = fix_tokens(f, text, &n);
+	assert_true(fake_engine_make(fake_engine_seq(f->engine, 0), ids, n, 2));
+	fix_eos(fake_engine_seq(f->engine, 0));
+	fix_hear(x, true, &h);
+	assert_string_equal(h.said[0].thought, "hm");
+	assert_string_equal(h.said[0].content, "a</think>b");
+	assert_int_equal(h.said[0].call_n, 1);
+	fix_unhear(&h);
+	/* without thinking and tools nobody looks for them */
+	x = fix_post(f, CHAT, "{" USER "}");
+	assert_true(fake_engine_make(fake_engine_seq(f->engine, 1), ids, n, 2));
+	fix_eos(fake_engine_seq(f->engine, 1));
+	fix_hear(x, true, &h);
+	assert_string_equal(h.said[0].content, "hmab\n\n<tool_calls><invoke name=\"f\"></invoke>"
+					       "</tool_calls>");
+	fix_unhear(&h);
+	free(ids);
+	api_free(f->api);
+	f->api = own;
+	conf_fini(&set);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -198,6 +324,8 @@ int main(void)
 		T(test_abort_all_answers_everyone),
 		T(test_free_with_requests_under_way_leaks_nothing),
 		T(test_new_names_what_is_wrong_with_a_model),
+		T(test_new_without_an_end_token_is_refused),
+		T(test_special_markers_are_seen_though_skipped),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
