@@ -30,11 +30,15 @@ static struct answer_call *answer_new_call(struct answer *a)
 /* Content goes through the stop strings; -ECANCELED: one was found. */
 static int answer_content(struct answer *a, const struct dsml_event *e)
 {
-	size_t free_len = e->at < a->free_until ? MIN(e->len, a->free_until - e->at) : 0;
+	size_t from = MIN(e->len, a->begun_len - MIN(e->at, a->begun_len));
+	size_t armed = MIN(e->len, a->free_until - MIN(e->at, a->free_until));
 
-	(void)stop_scan_feed(&a->stop, e->text, free_len, false, &a->content, NULL);
-	a->stop_string = stop_scan_feed(
-		&a->stop, e->text + free_len, e->len - free_len, true, &a->content, NULL);
+	/* a call that was begun for the model, and that it made nothing of, is no text of its own
+	 */
+	armed = MAX(armed, from);
+	(void)stop_scan_feed(&a->stop, e->text + from, armed - from, false, &a->content, NULL);
+	a->stop_string =
+		stop_scan_feed(&a->stop, e->text + armed, e->len - armed, true, &a->content, NULL);
 	a->said |= a->content.len > 0;
 	return a->stop_string < 0 ? 0 : -ECANCELED;
 }
@@ -97,7 +101,7 @@ int answer_init(struct answer *a, const struct answer_how *how)
 		a->markers[0] = tokenizer_find(how->tok, "</think>");
 	if (how->calls)
 		a->markers[1] = tokenizer_find(how->tok, "｜DSML｜");
-	a->bytes = how->begun_len;
+	a->bytes = a->begun_len = how->begun_len;
 	return how->begun_len ? dsml_push(&a->dsml, how->begun, how->begun_len) : 0;
 }
 

@@ -54,6 +54,7 @@ struct answer {
 	size_t call_n, call_cap, complete_n;
 	size_t chars;      /* characters (code points) decoded so far, those held back included */
 	size_t bytes;      /* of text taken in */
+	size_t begun_len;  /* of them, what the model did not write */
 	size_t free_until; /* stop strings that end before this byte do not count (min_tokens) */
 	int stop_string;   /* index of the one that ended the answer, or -1 */
 	bool said;         /* there was content */

@@ -186,6 +186,81 @@ idle()
 	part 'heddle_requests_running '
 }
 
+# sample NAME: the value of a metric, with its labels.
+sample()
+{
+	printf '%s\n' "$body" | sed -n "s/^heddle_$1 //p"
+}
+
+@test "metrics show each pool, worker and ring, and pages come back" {
+	local class rank pages pid
+
+	idle
+	get /metrics
+	for class in raw csa hca; do
+		pages=$(sample "cache_pages{class=\"$class\"}")
+		[ "${pages:-0}" -gt 0 ] || same "$pages" "pages of $class"
+		[ "$(sample "cache_page_bytes{class=\"$class\"}")" -gt 0 ]
+		same "$(sample "cache_pages_used{class=\"$class\"}")" 0
+	done
+	for rank in 0 1; do
+		same "$(sample "worker_up{rank=\"$rank\"}")" 1
+		# the pool is what its pages are together, as the table at the start has it
+		pages=$(printf '%s\n' "$body" | awk -F'[ "]' '
+			/^heddle_cache_pages\{/ { n[$2] = $NF }
+			/^heddle_cache_page_bytes\{/ { sum += n[$2] * $NF }
+			END { printf "%d", sum }')
+		same "$(sample "worker_memory_bytes{rank=\"$rank\",kind=\"pool\"}")" "$pages"
+	done
+	curl -sSN --unix-socket "$SOCKET" -H 'content-type: application/json' -d '{"prompt":"Hello",
+		"ignore_eos":true,"stream":true,"max_tokens":30000}' -o "$D/run" \
+		http://heddle/v1/completions 3>&- &
+	pid=$!
+	until get /metrics && [ "$(sample requests_running)" = 1 ]; do sleep 0.05; done
+	[ "$(sample 'cache_pages_used{class="raw"}')" -gt 0 ]
+	kill $pid
+	wait $pid || true
+	idle
+	get /metrics
+	same "$(sample 'cache_pages_used{class="raw"}')" 0
+	[ "$(sample request_queue_time_seconds_count)" -gt 0 ]
+	[ "$(sample handoffs_total)" -gt 0 ]
+	[ "$(sample ring_bytes)" -gt 0 ]
+}
+
+@test "a call that is asked for begins the answer, whatever the model makes of it" {
+	local tools='"tools":[{"type":"function","function":{"name":"get_weather"}}]'
+
+	chat 'Hello' "$tools,\"max_tokens\":5,\"tool_choice\":\"required\""
+	same "$http" 200
+	[[ $body != *DSML* ]] || same "$body" 'no markup'
+	chat 'Hello' "$tools,\"max_tokens\":1,\"reasoning_effort\":\"high\",
+		\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"get_weather\"}}"
+	same "$http" 200
+	[[ $body != *DSML* ]] || same "$body" 'no markup'
+	part '"finish_reason":"length"'
+	[[ $headers == *'x-heddle-warning: thinking is off'* ]] || same "$headers" 'a note'
+	chat 'Hello' "$tools,\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"nope\"}}"
+	same "$http" 400
+	part '"param":"tool_choice"'
+	# tools do not keep the model from answering in words
+	chat 'Hello' "$tools,\"max_tokens\":3"
+	same "$http" 200
+	part '"completion_tokens":'
+}
+
+# The one word is over 1.9 MB: 29 bytes, the longest token, for each of the 65536 of the context.
+@test "a prompt that cannot fit is refused by its length" {
+	{ printf '{"prompt":"'; head -c 60000000 /dev/zero | tr '\0' a; printf '"}'; } >"$D/word"
+	http=$(curl -sS --unix-socket "$SOCKET" -H 'content-type: application/json' \
+		--data-binary "@$D/word" -o "$D/refused" -w '%{http_code}' http://heddle/v1/completions)
+	rm "$D/word"
+	body=$(cat "$D/refused")
+	same "$http" 400
+	part 'the prompt has 60000000 bytes'
+	part context_length_exceeded
+}
+
 @test "request ids are kept and unknown fields named" {
 	post /v1/completions '{"prompt":"a","max_tokens":1,"max_token":2}' -H 'x-request-id: my-own-7'
 	same "$http" 200
