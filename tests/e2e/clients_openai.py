@@ -5,17 +5,13 @@ rows and index keys in f32, so that log-probabilities have 2e-3."""
 import os
 import unittest
 
+import httpx2
 import openai
 from openai import DefaultHttpxClient, OpenAI
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from clients_known import (HELLO, KNOWN, NEEDLES, REPEAT, SUM, TOLERANCE, WHO, call, wait_until_idle)
-
-try:
-    import httpx2 as httpx  # openai 3.20 and later
-except ImportError:
-    import httpx
 
 MODEL = "heddle-mini"
 WEATHER = {"type": "function", "function": {
@@ -245,7 +241,7 @@ class Unix(Cases, unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        transport = httpx.HTTPTransport(uds=os.environ["SOCKET"])
+        transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
         cls.client = OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
                             http_client=DefaultHttpxClient(transport=transport))
         cls.addClassCleanup(cls.client.close)

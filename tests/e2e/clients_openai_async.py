@@ -4,10 +4,11 @@ import asyncio
 import os
 import unittest
 
+import httpx2
 from openai import AsyncOpenAI, BadRequestError, DefaultAsyncHttpxClient
 
 from clients_known import HELLO, KNOWN, NEEDLES, call, wait_until_idle
-from clients_openai import MODEL, httpx
+from clients_openai import MODEL
 
 
 class Cases:
@@ -65,7 +66,7 @@ class Cases:
 
 class Unix(Cases, unittest.IsolatedAsyncioTestCase):
     def make_client(self):
-        transport = httpx.AsyncHTTPTransport(uds=os.environ["SOCKET"])
+        transport = httpx2.AsyncHTTPTransport(uds=os.environ["SOCKET"])
         return AsyncOpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
                            http_client=DefaultAsyncHttpxClient(transport=transport))
 
