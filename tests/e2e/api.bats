@@ -103,9 +103,22 @@ idle()
 	same "${body#*\"choices\":}" "$first"
 	post /v1/completions '{"prompt":["x","Hello"],"max_tokens":12,"temperature":1.5,"seed":42,
 		"logprobs":0}'
-	# the second choice is the first of the other, but for its index
+	# the second of these choices is the first one of the other answer, but for its index
 	first=${first#*\"index\":0,}
 	part "${first%%\}],\"usage\"*}"
+}
+
+@test "n answers of one seed differ from each other, and come again" {
+	local ask='{"prompt":"Hello","max_tokens":12,"temperature":1.5,"seed":7,"n":2}' first one two
+
+	post /v1/completions "$ask"
+	first=${body#*\"choices\":}
+	one=${first#*\"text\":} two=${one#*\"text\":}
+	[ "${one%%,\"logprobs\"*}" != "${two%%,\"logprobs\"*}" ]
+	post /v1/completions "$ask"
+	same "${body#*\"choices\":}" "$first"
+	chat 'Hello' '"n":2,"max_tokens":4'
+	same "$(grep -o '"content":"Hello! I am' <<<"$body" | wc -l)" 2
 }
 
 @test "n choices and many clients at once all get their own" {
@@ -270,9 +283,11 @@ sample()
 }
 
 @test "a client that goes away leaves nothing running" {
-	local i
+	local i before
 
 	idle
+	get /metrics
+	before=$(sample 'requests_total{outcome="aborted"}')
 	for i in 1 2 3 4 5 6 7 8 9 10 11 12; do # more than run at a time: some wait in the queue
 		curl -sS --unix-socket "$SOCKET" -H 'content-type: application/json' -o /dev/null \
 			-d "{\"prompt\":\"Hello\",\"ignore_eos\":true,\"stream\":$( ((i % 2)) && echo true || echo false),
@@ -284,7 +299,53 @@ sample()
 	wait "${pids[@]}" || true
 	idle
 	get /metrics
-	part 'heddle_requests_total{outcome="aborted"} 12'
+	same "$(sample 'requests_total{outcome="aborted"}')" $((before + 12))
+}
+
+# long N: that many clients with answers of 30000 tokens, in the background; adds to $pids.
+long()
+{
+	local i
+
+	for ((i = 0; i < $1; i++)); do
+		curl -sS --unix-socket "$SOCKET" -H 'content-type: application/json' -o "$D/long.$i" \
+			-d '{"prompt":"Hello","ignore_eos":true,"max_tokens":30000}' \
+			http://heddle/v1/completions 3>&- 2>&- &
+		pids+=($!)
+	done
+}
+
+# until_metric NAME VALUE
+until_metric()
+{
+	local deadline=$((SECONDS + 60))
+
+	until get /metrics && [ "$(sample "$1")" = "$2" ]; do
+		[ $SECONDS -lt $deadline ] || same "$(sample "$1")" "$2"
+		sleep 0.05
+	done
+}
+
+@test "clients that leave the queue are taken out of it, and nobody else" {
+	local pids=() running
+
+	idle
+	long 8
+	until_metric requests_running 8
+	running=("${pids[@]}")
+	pids=()
+	long 20
+	until_metric requests_waiting 20
+	kill "${pids[@]:2:15}"
+	until_metric requests_waiting 5
+	same "$(sample requests_running)" 8
+	kill "${running[@]}" # those that stayed in the queue have their turn
+	until_metric requests_running 5
+	same "$(sample requests_waiting)" 0
+	kill "${pids[@]:0:2}" "${pids[@]:17}"
+	wait "${running[@]}" "${pids[@]}" || true
+	idle
+	rm -f "$D"/long.*
 }
 
 @test "a killed worker ends streams with one error event, and the group comes back" {
