@@ -35,7 +35,7 @@ streamed_text()
 # Waits until /status says that nothing runs and nothing waits.
 idle()
 {
-	local deadline=$((SECONDS + 30))
+	local deadline=$((SECONDS + PATIENCE))
 
 	until get /status && [[ $body == *'"running":0,'* ]] && [[ $body == *'"waiting":0,'* ]]; do
 		[ $SECONDS -lt $deadline ] || same "$body" "an idle engine"
@@ -318,7 +318,7 @@ long()
 # until_metric NAME VALUE
 until_metric()
 {
-	local deadline=$((SECONDS + 60))
+	local deadline=$((SECONDS + PATIENCE))
 
 	until get /metrics && [ "$(sample "$1")" = "$2" ]; do
 		[ $SECONDS -lt $deadline ] || same "$(sample "$1")" "$2"
@@ -349,7 +349,7 @@ until_metric()
 }
 
 @test "a killed worker ends streams with one error event, and the group comes back" {
-	local pid deadline=$((SECONDS + 60))
+	local pid deadline=$((SECONDS + PATIENCE))
 
 	curl -sSN --unix-socket "$SOCKET" -H 'content-type: application/json' -d '{"prompt":"Hello",
 		"ignore_eos":true,"stream":true,"max_tokens":60000}' -o "$D/cut" \

@@ -17,7 +17,7 @@ seen = b""
 def expect(text):
     """Waits until text has appeared, and forgets what came up to it."""
     global seen
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 180
     while text not in seen:
         if not select.select([fd], [], [], max(0, deadline - time.monotonic()))[0]:
             sys.exit(f"{text!r} does not appear; seen: {seen!r}")

@@ -39,10 +39,10 @@ until_idle()
 	until_status '"running":0,' '"waiting":0,'
 }
 
-# until_status TEXT...: waits until /status has all of them, half a minute at most.
+# until_status TEXT...: waits until /status has all of them.
 until_status()
 {
-	local deadline=$((SECONDS + 30)) text missing
+	local deadline=$((SECONDS + PATIENCE)) text missing
 
 	while :; do
 		get /status

@@ -66,7 +66,7 @@ def call(method, path, body=None, headers=None):
 def wait_until_idle():
     """Until nothing runs and nothing waits; what a client left behind would show."""
     import time
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while True:
         status = call("GET", "/status")[2]
         if status["scheduler"]["running"] == 0 and status["queue"]["waiting"] == 0:

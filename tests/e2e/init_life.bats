@@ -67,7 +67,7 @@ more_often()
 	kill -HUP "$PID"
 	until_true log_says 'configuration reloaded'
 	kill -TERM "$PID"
-	left 0 10
+	left 0
 	never told READY=1
 	never told RELOADING=1
 	teardown_manager

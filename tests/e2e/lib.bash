@@ -8,6 +8,10 @@
 # Each daemon has its own directory under /tmp (a socket's path may have 107 bytes) with heddle.ini,
 # the socket and the log. The log is printed when something fails, and removed with the rest.
 
+# How long a wait may take, in seconds, before it is a failure. Only failures take that long; a daemon
+# built with a sanitizer on a busy machine takes a good part of it.
+PATIENCE=180
+
 : "${HEDDLE_BUILDDIR:=$PWD/build}" "${HEDDLE_SRCDIR:=$PWD}"
 
 # daemon_dir: makes $D, the directory, and heddle.ini in it; extra lines from stdin are not read.
@@ -37,7 +41,7 @@ daemon_spawn()
 # daemon_ready [SECONDS]: waits until /health says 200; fails as soon as the daemon is gone.
 daemon_ready()
 {
-	local deadline=$((SECONDS + ${1:-60}))
+	local deadline=$((SECONDS + ${1:-$PATIENCE}))
 
 	until curl -sf -o "$D/health" --unix-socket "$SOCKET" http://heddle/health; do
 		if ! kill -0 "$PID" 2>/dev/null || [ $SECONDS -ge $deadline ]; then
@@ -88,7 +92,7 @@ daemon_clean()
 # wait_gone PID [SECONDS]: until no such process runs (a zombie counts as gone).
 wait_gone()
 {
-	local deadline=$((SECONDS + ${2:-60})) state
+	local deadline=$((SECONDS + ${2:-$PATIENCE})) state
 
 	while state=$(sed 's/.*) //; s/ .*//' "/proc/$1/stat" 2>/dev/null) &&
 		[ -n "$state" ] && [ "$state" != Z ]; do

@@ -24,10 +24,10 @@ workers_of()
 	pgrep -P "$1" | tr '\n' ' '
 }
 
-# until_true COMMAND...: waits for it, half a minute at most
+# until_true COMMAND...: waits for it
 until_true()
 {
-	local deadline=$((SECONDS + 30))
+	local deadline=$((SECONDS + PATIENCE))
 
 	until "$@"; do
 		if [ $SECONDS -ge $deadline ]; then
@@ -75,7 +75,7 @@ left()
 {
 	local code=0
 
-	wait_gone "$PID" "${2-60}"
+	wait_gone "$PID" "${2-$PATIENCE}"
 	wait "$PID" || code=$?
 	same "$code" "$1"
 }

@@ -22,7 +22,7 @@ greedy()
 }
 
 @test "workers killed idle, in a prompt, in an answer, and stopped: the answers after are the same" {
-	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=1s
+	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=3s
 	greedy
 	first=$ids
 	[ -n "$first" ]
@@ -55,7 +55,7 @@ greedy()
 	workers=$(workers_of "$PID")
 	kill -KILL "$PID"
 	for pid in $workers; do
-		wait_gone "$pid" 10
+		wait_gone "$pid"
 	done
 }
 

@@ -35,7 +35,7 @@ nginx_start()
 		"$nginx" -e "$D/nginx.log" -p "$D" -c "$D/nginx.conf" >"$D/nginx.out" 2>&1 3>&- &
 		NGINX_PID=$!
 		export NGINX_PID NGINX=127.0.0.1:$port
-		deadline=$((SECONDS + 30))
+		deadline=$((SECONDS + PATIENCE))
 		while kill -0 "$NGINX_PID" 2>/dev/null && [ $SECONDS -lt $deadline ]; do
 			curl -s -o "$D/health" "http://$NGINX/health" && return 0
 			sleep 0.05 # between two looks
