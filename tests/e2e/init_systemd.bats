@@ -49,7 +49,8 @@ teardown()
 MASKED="systemd-modules-load.service systemd-sysctl.service modprobe@.service systemd-udevd.service
 	systemd-udev-trigger.service systemd-random-seed.service systemd-timesyncd.service
 	systemd-update-utmp.service sys-kernel-debug.mount sys-kernel-tracing.mount sys-kernel-config.mount
-	sys-fs-fuse-connections.mount dev-hugepages.mount dev-mqueue.mount tmp.mount timers.target"
+	sys-fs-fuse-connections.mount dev-hugepages.mount dev-mqueue.mount tmp.mount timers.target
+	systemd-tmpfiles-setup.service" # it empties /tmp, where the trees may lie
 
 # Why systemd cannot be tried here; nothing if it can.
 refusal()
