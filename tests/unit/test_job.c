@@ -108,7 +108,7 @@ static void test_n_and_prompts_make_choices_in_order(void **state)
 	struct http_exchange *x;
 	struct engine_seq *s;
 	struct heard h;
-	char text[8];
+	char text[16];
 	int i;
 
 	(void)start(f, TEXT, "{\"prompt\":[\"Hello\",\"the\"],\"n\":3,\"seed\":7}", &x);
