@@ -407,10 +407,10 @@ static void test_thinking_switches_win_and_must_agree(void **state)
 			try_switches(*state, effort, (const int[3]){i % 3, i / 3 % 3, i / 9});
 }
 
-/* A word of 64 MB is refused before it is split: by its length alone. */
+/* A word of 16 MB is refused before it is split: by its length alone (one of 60: api.bats). */
 static void test_prompt_that_cannot_fit_is_refused_unread(void **state)
 {
-	const size_t most = 4096 * 29, sizes[] = {most + 1, 64u << 20};
+	const size_t most = 4096 * 29, sizes[] = {most + 1, 16u << 20};
 	struct fix *f = *state;
 	struct http_exchange *x;
 	struct timespec begin, end;
