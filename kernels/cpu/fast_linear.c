@@ -1,6 +1,7 @@
 /* Vector code: dense products. */
 #include "kernels/cpu/act.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/tile.h"
 
 /* One call: outputs that share x. */
 struct fast_job {
@@ -23,7 +24,8 @@ static void one_weight(const struct fast_job *j, const struct kern_linear_out *o
 
 		for (uint32_t i = 0; i < n; i++)
 			x[i] = j->x + (first + t + i) * j->ldx;
-		product(o->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), n, x,
+		KERN_FN(product)
+		(o->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), n, x,
 			o->y + (first + t) * o->ldy + p.begin * KERN_GROUP, o->ldy, panel);
 	}
 }
@@ -176,8 +178,9 @@ static void grouped_rows(
 
 		for (uint32_t i = 0; i < rows; i++)
 			x[i] = j->x + ((size_t)(t + i) * a->groups + block) * k;
-		product(a->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), rows, x, tmp,
-			KERN_PANEL_N, panel);
+		KERN_FN(product)
+		(a->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), rows, x, tmp, KERN_PANEL_N,
+			panel);
 		for (uint32_t i = 0; i < rows; i++)
 			memcpy(j->y + (size_t)(t + i) * n + from,
 				tmp + (size_t)i * KERN_PANEL_N + from - p.begin * KERN_GROUP,

@@ -5,6 +5,7 @@
 #include "kernels/cpu/act.h"
 #include "kernels/cpu/moe.h"
 #include "kernels/cpu/product.h"
+#include "kernels/cpu/vec.h"
 
 enum { CHUNK = KERN_PANEL_N / KERN_GROUP }; /* groups of outputs worked on at a time */
 
@@ -109,8 +110,10 @@ static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 			uint32_t first = (uint32_t)g * KERN_GROUP;
 			uint32_t width = MIN(w1->n - first, ng * KERN_GROUP);
 
-			product(w1, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
-			product(w3, (uint32_t)g, ng, rows, x, l->u, KERN_PANEL_N, l->panel);
+			KERN_FN(product)
+			(w1, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
+			KERN_FN(product)
+			(w3, (uint32_t)g, ng, rows, x, l->u, KERN_PANEL_N, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				float weight = list ? a->weights[list[t + i]] : 1.0f;
 				float *h = list ? a->h + (size_t)list[t + i] * w1->n
@@ -191,7 +194,7 @@ static void down_expert(const struct down_job *j, const struct kern_weight *w, c
 			uint32_t first = (uint32_t)g * KERN_GROUP;
 			uint32_t width = MIN(w->n - first, ng * KERN_GROUP);
 
-			product(w, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
+			KERN_FN(product)(w, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				uint32_t row = list ? list[t + i] / a->topk : t + i;
 				float *y = a->y + (size_t)row * a->d + first;
