@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coordinator/body.h"
+#include "coordinator/one_line.h"
 
 /* A scalar where one is meant, an array's element otherwise. */
 static const json_t *prep_stop_at(const struct prep *p, size_t i)
@@ -247,6 +248,7 @@ void prep_run(struct prep *p)
 		for (i = 0; i < ARRAY_LEN(large); i++)
 			json_object_del(p->root, large[i]);
 	r->messages = r->prompt = r->tools = r->tokens = NULL;
+	one_line(p->error.err.text); /* which may quote the request */
 	if (ret == -EINVAL) {
 		p->status = 400;
 	} else if (ret) {

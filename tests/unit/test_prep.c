@@ -262,6 +262,30 @@ static void test_run_stop_strings_have_a_longest(void **state)
 	free(body);
 }
 
+/* What a sentence quotes of the request may be cut inside a character, or be no line at all. */
+static void test_run_errors_are_one_line_of_utf8(void **state)
+{
+	static const char *const bodies[] = {
+		"{\"messages\":[],\"reasoning_effort\":\"a\\nb\\u0007\"}",
+		"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
+		"\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":{\"type\":"
+		"\"function\",\"function\":{\"name\":\"\\nééééééééééééééééééééééééééééééééééé\"}}}",
+		"{\"messages\":\n\x01}",
+	};
+	struct prep p;
+	size_t i, k;
+
+	(void)state;
+	for (i = 0; i < ARRAY_LEN(bodies); i++) {
+		run(&p, S_CHAT, bodies[i], strlen(bodies[i]));
+		assert_int_equal(p.status, 400);
+		assert_true(outbuf_utf8_valid(p.error.err.text, strlen(p.error.err.text)));
+		for (k = 0; p.error.err.text[k]; k++)
+			assert_true((uint8_t)p.error.err.text[k] >= 0x20);
+		prep_fini(&p);
+	}
+}
+
 static void *thread_main(void *user)
 {
 	struct token_scratch *own = token_scratch_new(tok);
@@ -300,6 +324,7 @@ int main(void)
 		cmocka_unit_test(test_run_bos_is_added_once_and_noted),
 		cmocka_unit_test(test_run_number_of_answers_is_limited),
 		cmocka_unit_test(test_run_stop_strings_have_a_longest),
+		cmocka_unit_test(test_run_errors_are_one_line_of_utf8),
 		cmocka_unit_test(test_run_on_several_threads_at_once),
 	};
 
