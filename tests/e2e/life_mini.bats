@@ -29,7 +29,7 @@ greedy()
 	pid=$PID
 
 	kill -KILL "$(workers_of "$PID" | cut -d' ' -f1)"
-	until_true health_is 503
+	until_true log_says 'all 2 workers are ready (generation 2)'
 	until_true health_is 200
 	greedy
 	same "$ids" "$first"
