@@ -141,8 +141,8 @@ static void describe(const struct sup *s, uint32_t rank, mono_ns_t now, char *ou
 }
 
 /*
- * Those who wait for a silent one in a collective are silent too. To blame is one that is stopped,
- * else the one whose last sign of life is the oldest.
+ * Those who wait for a silent one in a collective are silent too, and may be so a moment earlier.
+ * To blame is one that is stopped, else the silent one whose last sign of life is the oldest.
  */
 static uint32_t whom_to_blame(const struct sup *s, const bool *silent)
 {
@@ -150,12 +150,13 @@ static uint32_t whom_to_blame(const struct sup *s, const bool *silent)
 	uint64_t oldest = UINT64_MAX;
 
 	for (rank = 0; rank < s->plan->workers; rank++) {
+		bool stopped = is_stopped(s->workers[rank].child.pid);
 		struct slot_view v;
 		uint64_t age;
 
-		if (!silent[rank] || slot_read(slot_of(s, rank), &v) < 0)
+		if (!(silent[rank] || stopped) || slot_read(slot_of(s, rank), &v) < 0)
 			continue;
-		age = is_stopped(s->workers[rank].child.pid) ? 0 : v.progress_ns;
+		age = stopped ? 0 : v.progress_ns;
 		if (age < oldest) {
 			oldest = age;
 			worst = rank;
