@@ -18,8 +18,9 @@
  * Pages. A sequence is admitted only when all it can ever need is promised to it: every compressed
  * page up to prompt + max_tokens, and enough raw pages to take one more token at any time (the
  * window slides: old pages go back before new ones are needed). Longer prefill chunks take raw
- *pages that are promised to no one. So every admitted sequence can always run, nothing is preempted
- *and nothing deadlocks; the head of the queue waits until it fits, and none overtakes it.
+ * pages that are promised to no one. So every admitted sequence can always run, nothing is
+ * preempted and nothing deadlocks; the head of the queue waits until it fits, and none overtakes
+ * it.
  *
  * Order of calls: init, (open, (submit | cancel | plan | result | expire)*, close)*, fini. submit,
  * cancel and expire are allowed while closed. Callbacks come only from open, result, expire and

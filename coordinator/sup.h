@@ -17,7 +17,7 @@
  * Before the group has been ready once, a worker that ends by itself is a refusal: its exit code
  * and sentence go to on_refused() and nothing is tried again (but exit code 69 says "I lost my
  * peers", which is no refusal). After that, and for deaths by signal, the group is restarted,
- *max_restarts times without a served request in between.
+ * max_restarts times without a served request in between.
  *
  * All on the loop's thread, which must be the main thread (spawn.h).
  */

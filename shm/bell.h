@@ -12,7 +12,7 @@
  *
  * Release and acquire are not enough: both sides store, then load the other's variable, and x86 may
  * let each load pass the own store, so that the sleeper misses the head and the waker misses the
- * flag. Without the fences 1 % of rounds lost their wake-up (tests/model/bell.pml finds it).
+ * flag. Without the fences wake-ups are lost (tests/model/bell.pml finds how; README.md counts).
  *
  * Three bells are built of this:
  *

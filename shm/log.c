@@ -25,6 +25,10 @@ int log_level_now = CONF_LEVEL_INFO;
 static const char *const level_names[] = {CONF_LEVEL(X)};
 #undef X
 static const int level_priority[] = {LOG_ERR, LOG_WARNING, LOG_NOTICE, LOG_INFO, LOG_DEBUG};
+_Static_assert(CONF_LEVEL_ERROR == 0 && CONF_LEVEL_WARNING == 1 && CONF_LEVEL_NOTICE == 2 &&
+		       CONF_LEVEL_INFO == 3 && CONF_LEVEL_DEBUG == 4 &&
+		       ARRAY_LEN(level_priority) == ARRAY_LEN(level_names),
+	"level_priority follows CONF_LEVEL");
 
 static int open_path(const char *path, struct errbuf *err)
 {

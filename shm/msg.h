@@ -14,7 +14,8 @@
  * nothing; a worker that cannot run a step answers MSG_FAILED instead.
  *
  * TO ADD A MESSAGE: one row in MSG_TYPES, its structs here, parse and build in msg.c, its handler
- * in worker/step.c or coordinator/link.c.
+ * where the other side takes messages out (worker/serve.c serve_one(), coordinator/link.c), its
+ * bounds in tests/unit/test_msg.c.
  */
 #ifndef SHM_MSG_H
 #define SHM_MSG_H

@@ -3,8 +3,12 @@
  * sees every record. Not a wait (bell.h), not a mapping (seg.h): it works on any memory. Lock-free,
  * no system calls; each end belongs to one thread.
  *
- *	head (writer's memory) ─┐          tail of reader 0 ─┐  tail of reader 1 ─┐ (readers'
- *memory) data ... | rec | rec | rec | free ... free | rec not yet released | ...
+ *	      tail of reader 0       tail of reader 1     head
+ *	             │                      │               │
+ *	... free ... │ rec | rec | rec | rec │ rec | rec | rec │ ... free ...
+ *
+ * The head lies in the writer's memory, each tail in its reader's; what lies before every tail is
+ * free.
  *
  * head and tails count bytes from the beginning of time; the offset is position mod size. The data
  * is mapped twice back to back ("mirrored"), so that every record is contiguous. Where it is not

@@ -141,8 +141,7 @@ static size_t state_bytes(const struct rank *r, const struct slot *slot)
 	return io.bytes;
 }
 
-/* ---- export
- * -------------------------------------------------------------------------------------- */
+/* ---- export ---- */
 
 uint64_t state_sum(const void *blob, size_t bytes)
 {
@@ -185,8 +184,7 @@ int64_t rank_export(struct rank *r, uint32_t slot, void *buf, size_t cap)
 	return (int64_t)bytes;
 }
 
-/* ---- import
- * -------------------------------------------------------------------------------------- */
+/* ---- import ---- */
 
 static int damaged(struct errbuf *err, const char *what)
 {
@@ -320,8 +318,7 @@ int rank_import(struct rank *r, uint32_t slot, const void *blob, size_t bytes,
 	return 0;
 }
 
-/* ---- fingerprint
- * ---------------------------------------------------------------------------------- */
+/* ---- fingerprint ---- */
 
 uint64_t state_fingerprint(const struct rank *r)
 {

@@ -3,13 +3,18 @@
  * tensors, the rank and the number of workers; nothing is read.
  *
  * A slice keeps its place in the whole (row0, col0): scales are indexed globally, so a slice may
- *end inside a scale block and then holds that block's whole scale:
+ * end inside a scale block and then holds that block's whole scale:
  *
  *	        col0          col0+cols
- *	   ......|.............|......        element (i, j) of the slice has the scale
- *	row0 ----+-------------+              scales[((row0 + i) / block.rows - scale_row0) *
- *scale_cols |    slice    |                     + (col0 + j) / block.cols - scale_col0]
+ *	   ......|.............|......
+ *	row0 ----+-------------+
+ *	         |    slice    |
  *	    -----+-------------+
+ *
+ * Element (i, j) of the slice has the scale at
+ *
+ *	row  (row0 + i) / block.rows - scale_row0      of rows of scale_cols scales each,
+ *	col  (col0 + j) / block.cols - scale_col0
  */
 #ifndef WORKER_CKPT_PLAN_H
 #define WORKER_CKPT_PLAN_H
