@@ -1,15 +1,33 @@
+#include "config.h"
+
 #include "coordinator/listen_unix.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <stddef.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+
+/*
+ * Has the process that listens at the other end of fd ended? A daemon that was killed leaves its
+ * ring to the kernel, which takes the ring's sockets down some time after the process is gone, on a
+ * busy machine seconds later; until then they accept connections that nobody will ever read.
+ */
+static bool listener_is_gone(int fd)
+{
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 && peer.pid > 0 &&
+	       kill(peer.pid, 0) < 0 && errno == ESRCH;
+}
 
 /* Does somebody serve the socket at addr? 1, 0, -errno. */
 static int is_served(const struct sockaddr_un *addr)
@@ -19,6 +37,8 @@ static int is_served(const struct sockaddr_un *addr)
 	if (fd < 0)
 		return -errno;
 	r = connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
+	if (r == 0 && listener_is_gone(fd))
+		r = -ECONNREFUSED;
 	close(fd);
 	if (r == 0 || r == -EAGAIN) /* EAGAIN: its queue is full */
 		return 1;

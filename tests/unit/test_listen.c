@@ -230,6 +230,27 @@ static void test_the_directory_is_locked_meanwhile(void **state)
 	unlink(p->path);
 }
 
+/* A killed daemon's ring may hold its socket open for a while: here the test holds it. */
+static void test_socket_whose_listener_has_ended_is_replaced(void **state)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	struct place *p = *state;
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0), status;
+	pid_t pid;
+
+	memcpy(addr.sun_path, p->path, strlen(p->path) + 1);
+	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
+	pid = fork();
+	if (pid == 0)
+		_exit(listen(fd, 8) < 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	assert_int_equal(connect_unix(p->path), 0); /* it still accepts */
+	assert_int_equal(listen_unix(&p->set, p->path, 0600, "", &p->err), 0);
+	close(fd);
+	assert_int_equal(connect_unix(p->path), 0);
+}
+
 /* Of many processes that start at once over a stale socket, one wins. */
 static void test_only_one_of_many_starters_wins(void **state)
 {
@@ -386,6 +407,7 @@ int main(void)
 		T(test_group_is_set_or_named_in_the_refusal),
 		T(test_stale_socket_is_replaced_live_one_is_refused),
 		T(test_busy_socket_is_not_taken_for_stale),
+		T(test_socket_whose_listener_has_ended_is_replaced),
 		T(test_what_is_no_socket_is_left_alone),
 		T(test_a_socket_that_is_no_longer_ours_stays),
 		T(test_path_length_limit_is_107),
