@@ -117,7 +117,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 }
 
 @test "SIGTERM lets a running request finish" {
-	FAKE_STEP_MS=10 daemon_start
+	FAKE_STEP_MS=40 daemon_start
 	ask_behind 60
 	kill -TERM "$PID"
 	until_true test -f "$D/asked"
@@ -126,7 +126,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 }
 
 @test "SIGTERM refuses new requests while old ones finish" {
-	FAKE_STEP_MS=10 daemon_start
+	FAKE_STEP_MS=40 daemon_start
 	ask_behind 100
 	kill -TERM "$PID"
 	until_true log_says 'SIGTERM: finishing 1 request'
@@ -137,7 +137,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 }
 
 @test "api.drain_seconds ends what does not finish" {
-	FAKE_STEP_MS=10 daemon_start -s api.drain_seconds=300ms
+	FAKE_STEP_MS=40 daemon_start -s api.drain_seconds=300ms
 	ask_behind 20000
 	kill -TERM "$PID"
 	until_true test -f "$D/asked"
@@ -146,7 +146,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 }
 
 @test "a second SIGTERM stops at once" {
-	FAKE_STEP_MS=10 daemon_start -s fabric.workers=2
+	FAKE_STEP_MS=40 daemon_start -s fabric.workers=2
 	ask_behind 20000
 	workers=$(workers_of "$PID")
 	kill -TERM "$PID"
