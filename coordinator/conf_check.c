@@ -47,6 +47,9 @@ static int check_fabric(const struct conf *c, struct errbuf *err)
 /* Keys whose feature does not exist yet must say so instead of being ignored. */
 static int check_not_built(const struct conf *c, struct errbuf *err)
 {
+	if (c->cache_prefix)
+		return refuse(err, "cache.prefix: reuse of common prefixes is not built yet; "
+				   "leave it off");
 	if (c->cache_disk_dir[0] || c->cache_disk_bytes)
 		return refuse(err, "cache.disk_dir and cache.disk_bytes: state on disk is not "
 				   "built yet; leave them empty and 0");

@@ -188,6 +188,7 @@ static void test_rules_across_keys(void **state)
 		{"fabric.backend=cuda", "fabric.backend = cuda"},
 		{"fabric.collective=nccl", "fabric.collective = nccl"},
 		{"fabric.devices=0", "fabric.devices names CUDA devices"},
+		{"cache.prefix=on", "cache.prefix: reuse of common prefixes"},
 		{"cache.disk_dir=/d", "cache.disk_dir and cache.disk_bytes"},
 		{"guard.shadow_rate=0.5", "guard.canary_interval and guard.shadow_rate"},
 	};
