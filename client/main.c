@@ -6,7 +6,7 @@
 
 #include "config.h"
 
-#include "client/client.h"
+#include "client/opts.h"
 
 /* TO ADD A SUBCOMMAND: a row here, its prototype in client.h, its file. */
 static const struct client_cmd cmds[] = {
@@ -41,17 +41,18 @@ static const struct client_cmd *find(const char *name)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{"socket", required_argument, NULL, 'S'},
-		{"version", no_argument, NULL, 'V'},
-		{"help", no_argument, NULL, 'h'},
+		{"socket", required_argument, NULL, OPTS_LONG | 'S'},
+		{"version", no_argument, NULL, OPTS_LONG | 'V'},
+		{"help", no_argument, NULL, OPTS_LONG | 'h'},
 		{NULL, 0, NULL, 0},
 	};
 	struct client client = {NULL};
 	const struct client_cmd *cmd;
 	int c;
 
-	while ((c = getopt_long(argc, argv, "+S:Vh", options, NULL)) != -1) {
-		switch (c) {
+	opterr = 0; /* opts_refuse() says it */
+	while ((c = getopt_long(argc, argv, "+:S:Vh", options, NULL)) != -1) {
+		switch (c & ~OPTS_LONG) {
 		case 'S':
 			client.socket = optarg;
 			break;
@@ -62,7 +63,7 @@ int main(int argc, char **argv)
 			usage(stdout);
 			return client_finish(0);
 		default:
-			return EXIT_USAGE_ERR;
+			return opts_refuse(NULL, argv, c);
 		}
 	}
 	if (optind == argc) {

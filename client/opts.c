@@ -9,9 +9,6 @@
 
 #include <jansson.h>
 
-/* Long options without a letter get codes above those of characters. */
-enum { CODE_LONG = 256 };
-
 static void print_help(const struct client_cmd *cmd, const struct opt *table, size_t n)
 {
 	printf("usage: heddle [-S SOCKET] %s [OPTION]...%s%s\n%s\n\n", cmd->name,
@@ -121,42 +118,60 @@ static int take(const struct client_cmd *cmd, const struct opt *o, const char *t
 /* getopt's view of the table. */
 static void make_getopt(const struct opt *table, size_t n, struct option *longs, char *shorts)
 {
+	*shorts++ = ':'; /* tell a missing argument from an unknown option */
 	for (size_t i = 0; i < n; i++) {
 		longs[i] = (struct option){table[i].name,
-			table[i].arg ? required_argument : no_argument, NULL, CODE_LONG + (int)i};
+			table[i].arg ? required_argument : no_argument, NULL, OPTS_LONG + (int)i};
 		if (!table[i].letter)
 			continue;
 		*shorts++ = table[i].letter;
 		if (table[i].arg)
 			*shorts++ = ':';
 	}
-	longs[n] = (struct option){"help", no_argument, NULL, 'h'};
+	longs[n] = (struct option){"help", no_argument, NULL, OPTS_LONG | 'h'};
 	longs[n + 1] = (struct option){NULL, 0, NULL, 0};
 	*shorts++ = 'h';
 	*shorts = '\0';
+}
+
+int opts_refuse(const char *cmd, char **argv, int c)
+{
+	const char letter[] = {'-', (char)optopt, '\0'};
+	const char *word = optopt > 0 && optopt < OPTS_LONG ? letter : argv[optind - 1];
+	const char *see = cmd ? cmd : "", *space = cmd ? " " : "";
+
+	if (c == ':')
+		return client_fail_with(EXIT_USAGE_ERR,
+			"option %.80s needs an argument; see heddle %s%s--help", word, see, space);
+	if (optopt >= OPTS_LONG)
+		return client_fail_with(EXIT_USAGE_ERR,
+			"option %.80s: it takes no argument; see heddle %s%s--help", word, see,
+			space);
+	return client_fail_with(EXIT_USAGE_ERR, "unrecognised option %.80s; see heddle %s%s--help",
+		word, see, space);
 }
 
 int opts_parse(const struct client_cmd *cmd, const struct opt *table, size_t n, int argc,
 	char **argv, int *ret_rest)
 {
 	struct option longs[OPT_TABLE_MAX + 2];
-	static char name[64]; /* argv[0] outlives this call */
-	char shorts[2 * OPT_TABLE_MAX + 2];
+	char shorts[2 * OPT_TABLE_MAX + 3];
 	int c, ret;
 
 	make_getopt(table, n, longs, shorts);
-	snprintf(name, sizeof(name), "heddle: %s", cmd->name);
-	argv[0] = name; /* getopt's own messages begin with it */
+	opterr = 0; /* opts_refuse() says it */
 	while ((c = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
 		size_t i = 0;
 
-		if (c == 'h') {
+		if (c == 'h' || c == (OPTS_LONG | 'h')) {
 			print_help(cmd, table, n);
 			return 1;
 		}
-		if (c == '?')
+		if (c == '?' || c == ':') {
+			opts_refuse(cmd->name, argv, c);
 			return -EINVAL;
-		while (i < n && c != CODE_LONG + (int)i && c != table[i].letter)
+		}
+		while (i < n && c != OPTS_LONG + (int)i && c != table[i].letter)
 			i++;
 		ret = take(cmd, &table[i], optarg);
 		if (ret < 0)

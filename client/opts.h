@@ -23,6 +23,9 @@ enum opt_kind {
 
 enum { OPT_LIST_MAX = 64, OPT_TABLE_MAX = 64 };
 
+/* Codes of long options for getopt have this bit, so that none is taken for a letter. */
+enum { OPTS_LONG = 256 };
+
 struct opt_list {
 	const char *items[OPT_LIST_MAX];
 	size_t n;
@@ -44,5 +47,11 @@ struct opt {
  */
 int opts_parse(const struct client_cmd *cmd, const struct opt *table, size_t n, int argc,
 	char **argv, int *ret_rest) MUST_CHECK;
+
+/*
+ * After getopt_long() has returned '?' or ':' (`c`): says what is wrong with the option and which
+ * help to read; `cmd` is the subcommand's name, NULL before it. Returns the exit code, 64.
+ */
+int opts_refuse(const char *cmd, char **argv, int c);
 
 #endif

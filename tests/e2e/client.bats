@@ -247,3 +247,16 @@ b['max_tokens'], b['ignore_eos'], b['repetition_penalty']")" \
 	out 66 "$heddle" inspect bad
 	rm -rf bad
 }
+
+@test "an option that is not there is named, with the help to read" {
+	out 64 "$heddle" --wrong
+	same "$err" "heddle: unrecognised option --wrong; see heddle --help"
+	out 64 "$heddle" chat --wrong
+	same "$err" "heddle: unrecognised option --wrong; see heddle chat --help"
+	out 64 "$heddle" chat -xs
+	same "$err" "heddle: unrecognised option -x; see heddle chat --help"
+	out 64 "$heddle" chat -m
+	same "$err" "heddle: option -m needs an argument; see heddle chat --help"
+	out 64 "$heddle" --version=1
+	same "$err" "heddle: option --version=1: it takes no argument; see heddle --help"
+}
