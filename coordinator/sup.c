@@ -64,7 +64,7 @@ static void kill_group(struct sup *s)
 
 static void worker_ended(struct sup *s, uint32_t rank, struct sup_worker *w)
 {
-	char how[64], why[400];
+	char how[64], why[sizeof(s->why)];
 	struct worker_error error;
 
 	spawn_status_text(w->status, how);
@@ -79,8 +79,11 @@ static void worker_ended(struct sup *s, uint32_t rank, struct sup_worker *w)
 	w->ended_by_itself = true;
 	if (slot_read_error(s->group->workers[rank].slot, &error) < 0)
 		error.text[0] = '\0';
-	snprintf(why, sizeof(why), "worker %u (pid %d) ended by %s%s%.250s", rank,
-		(int)w->child.pid, how, error.text[0] ? ": " : "", error.text);
+	/* One that leaves without a word leaves because of another, whose end may come to light
+	 * later. */
+	if (!(WIFEXITED(w->status) && !error.text[0] && sup_first_failed(s, why, sizeof(why))))
+		snprintf(why, sizeof(why), "worker %u (pid %d) ended by %s%s%.250s", rank,
+			(int)w->child.pid, how, error.text[0] ? ": " : "", error.text);
 	sup_down(s, why);
 }
 

@@ -39,16 +39,12 @@ static bool someone_ended(const struct sup *s)
 	return false;
 }
 
-/* The first to fail is the one to report: those after it may have failed for the lack of it. */
-static void lose_failed(struct sup *s)
+bool sup_first_failed(const struct sup *s, char *text, size_t cap)
 {
 	struct worker_error error = {.text = "it did not say why"};
 	uint64_t first = UINT64_MAX;
 	uint32_t rank, culprit = 0;
-	char why[sizeof(s->why)];
 
-	if (someone_ended(s))
-		return;
 	for (rank = 0; rank < s->plan->workers; rank++) {
 		struct slot_view v;
 
@@ -58,9 +54,19 @@ static void lose_failed(struct sup *s)
 			culprit = rank;
 		}
 	}
+	if (first == UINT64_MAX)
+		return false;
 	(void)!slot_read_error(slot_of(s, culprit), &error);
-	snprintf(why, sizeof(why), "worker %u failed: %.400s", culprit, error.text);
-	sup_down(s, why);
+	snprintf(text, cap, "worker %u failed: %.400s", culprit, error.text);
+	return true;
+}
+
+static void lose_failed(struct sup *s)
+{
+	char why[sizeof(s->why)];
+
+	if (!someone_ended(s) && sup_first_failed(s, why, sizeof(why)))
+		sup_down(s, why);
 }
 
 void sup_look(struct sup *s)

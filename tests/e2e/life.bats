@@ -24,7 +24,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	FAKE_FAULT=die@0.2:0 daemon_start -s fabric.workers=2
 	before=$(workers_of "$PID")
 	kill -KILL "${before%% *}"
-	until_true health_is 503
+	until_true log_says 'all 2 workers are ready (generation 3)'
 	until_true health_is 200
 	kill -0 "$PID"
 	for pid in $before; do
@@ -55,7 +55,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 }
 
 @test "a worker stopped in a step is caught by the progress deadline; the log names it" {
-	FAKE_FAULT=stop@1:4 daemon_start -s fabric.workers=2 -s fabric.progress_timeout=500ms
+	FAKE_FAULT=stop@1:4 daemon_start -s fabric.workers=2 -s fabric.progress_timeout=1500ms
 	ask 50
 	same "$http" 503
 	until_true health_is 200
