@@ -114,10 +114,11 @@ make_tree
 timeout "$SECONDS_MAX" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 -nographic -no-reboot \
     -nodefaults -serial "file:$work/serial" -kernel "$kernel" -initrd "$work/initramfs" \
     -append "console=ttyS0 panic=1 quiet no_timer_check rdinit=/init" </dev/null || echo "qemu left with $?"
-tr -d '\r' <"$work/serial" >"$work/log"
+tr -d '\r' <"$work/serial" | sed 's/^.*KERNEL /KERNEL /' >"$work/log" # after what the BIOS draws
 grep -aE '^(KERNEL|RESULT|ALL RUN|answer)|\[  FAILED|\[  PASSED|SKIPPED|panic' "$work/log" || true
 passed=$(grep -ac '^RESULT .* 0$' "$work/log") || true
 skipped=$(grep -ac '^RESULT .* 77$' "$work/log") || true
 failed=$(grep -a '^RESULT' "$work/log" | grep -avcE ' (0|77)$') || true
 echo "$(sed -n 's/^KERNEL //p' "$work/log"): $passed passed, $skipped skipped, $failed failed (log: $work/log)"
+grep -aq '^ALL RUN' "$work/log" || echo "not all of them ran"
 grep -aq '^ALL RUN' "$work/log" && [ "$failed" = 0 ]
