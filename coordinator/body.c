@@ -114,12 +114,18 @@ int body_parse(const char *text, size_t len, json_t **ret_object, struct errbuf 
 {
 	struct body_survey survey = {0};
 	json_error_t why;
+	const char *nul;
 	char *copy = NULL;
 	json_t *root;
 	int ret;
 
 	if (!len)
 		return err_set(err, -EINVAL, 0, "the body is empty; a JSON object is expected");
+	/* never JSON; the parser would pass over one that follows a number or a word */
+	nul = memchr(text, '\0', len);
+	if (nul)
+		return err_set(err, -EINVAL, 0, "the body is not valid JSON: byte %zu is NUL",
+			(size_t)(nul - text));
 	body_survey(text, len, &survey, NULL);
 	ret = body_limits(&survey, err);
 	if (ret)

@@ -52,7 +52,7 @@ make_tree()
     rm -rf "$root"
     mkdir -p "$root"/{bin,dev,etc,proc,sys,tmp,run,heddle/build,heddle/models}
     install "$(command -v busybox)" "$root/bin/busybox"
-    for t in $TESTS fake_worker heddled heddle-worker heddle; do
+    for t in $TESTS fake-worker heddled heddle-worker heddle; do
         [ -x "$build/$t" ] || continue
         put "$build/$t"
         ln -sf "$build/$t" "$root/heddle/build/$t"
@@ -72,9 +72,8 @@ mount -t tmpfs tmp /tmp
 ifconfig lo up
 ulimit -n 20000
 echo "KERNEL $(uname -r) $(uname -v)"
-cd /tmp
-passed= failed=
 INIT
+    echo "cd $build" >>"$root/init" # tests find the programs beside them
     for t in $TESTS; do
         [ -x "$build/$t" ] || continue
         cat >>"$root/init" <<INIT

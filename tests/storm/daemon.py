@@ -101,11 +101,12 @@ class Daemon:
             return [self.pid] + [int(p) for p in f.read().split()]
 
     def rss(self):
-        """Resident KiB of the daemon alone, and of its workers."""
+        """Resident KiB of the daemon alone, and of its workers, without what they share: rings and
+        pages, of a fixed size, become resident where they are first used."""
         sizes = []
         for pid in self.pids():
             with open(f"/proc/{pid}/status") as f:
-                sizes.append(int(re.search(r"VmRSS:\s+(\d+)", f.read())[1]))
+                sizes.append(int(re.search(r"RssAnon:\s+(\d+)", f.read())[1]))
         return sizes[0], sum(sizes[1:])
 
     def files(self):

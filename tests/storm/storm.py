@@ -302,7 +302,7 @@ class Storm:
                 break
             if time.monotonic() - mark > 20:
                 mark = time.monotonic()
-                print(f"{self.requests} requests, {mark - began:.0f} s, resident {self.daemon.rss()} KiB", flush=True)
+                print(f"{self.requests} requests, {mark - began:.0f} s, {self.daemon.rss()} KiB", flush=True)
         self.took = time.monotonic() - began
 
 
@@ -315,7 +315,7 @@ def report(storm, before):
     print(f"{work['finished']} sequences finished, {work['cancelled']} cancelled, {work['prompt_tokens']} tokens of prompts, "
           f"{work['generated_tokens']} generated in {work['steps']} steps, {work['step_seconds_total']:.1f} s")
     after = storm.daemon.rss()
-    print(f"resident KiB (daemon, workers): before {before}, after a third {storm.middle}, after {after}")
+    print(f"KiB of their own (daemon, workers): before {before}, after a third {storm.middle}, after {after}")
     return after
 
 

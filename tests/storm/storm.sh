@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE
 set -e
 if [ "$1" = full ]; then
     python3 "$here/storm.py" --count "${STORM_COUNT:-200000}" ${STORM_SEED:+--seed "$STORM_SEED"}
-    python3 "$here/streams.py" --connections 2000 --streams 256 --rounds 8 --prompts 24
+    python3 "$here/streams.py" --connections 2000 --streams 256 --rounds 16 --prompts 24
 elif [ -n "$HEDDLE_TEST_SUBSET" ]; then
     python3 "$here/storm.py" --count 600
     python3 "$here/streams.py" --connections 100 --streams 16 --prompts 3

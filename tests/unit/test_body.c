@@ -50,7 +50,21 @@ static void test_parse_refuses_what_is_no_object(void **state)
 	check_refused("{\"a\":\"\xe2\x82\"}", 10, "JSON");
 	check_refused("{\"a\":\"\\ud800\"}", 14, "JSON");
 	check_refused("\xef\xbb\xbf{}", 5, "JSON");
-	check_refused("{\"a\0\":1}", 8, "JSON");
+}
+
+static void test_parse_nul_outside_escapes_is_refused_wherever_it_stands(void **state)
+{
+	static const char text[] = "{ \"a\" : [ 12 , -1.5e3 , true , null , \"b\" , { } ] }";
+	char with[sizeof(text) + 1];
+	size_t at;
+
+	(void)state;
+	for (at = 0; at < sizeof(text); at++) {
+		memcpy(with, text, at);
+		with[at] = '\0';
+		memcpy(with + at + 1, text + at, sizeof(text) - 1 - at);
+		check_refused(with, sizeof(text), "NUL");
+	}
 }
 
 static void test_parse_depth_is_limited_before_memory_is_spent(void **state)
@@ -162,6 +176,7 @@ int main(void)
 		cmocka_unit_test(test_parse_number_of_containers_is_limited),
 		cmocka_unit_test(test_parse_integers_beyond_64_bits_become_reals),
 		cmocka_unit_test(test_parse_nul_in_a_string_is_text),
+		cmocka_unit_test(test_parse_nul_outside_escapes_is_refused_wherever_it_stands),
 		cmocka_unit_test(test_parse_cut_anywhere_is_refused),
 	};
 
