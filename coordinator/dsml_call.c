@@ -137,7 +137,7 @@ static void add_text(struct outbuf *out, const char *text, size_t len)
 	memmove(out->data + at, out->data + at + 1, out->len - at);
 }
 
-/* All of a text that can be no part of a closing goes at once. */
+/* All of a text that can be no part of a closing is read at once. */
 static int read_text(struct dsml_call *c, struct view *v, bool closed)
 {
 	const char *close = view_find(v, PARAM_CLOSE, LEN(PARAM_CLOSE));
@@ -158,9 +158,9 @@ static int read_text(struct dsml_call *c, struct view *v, bool closed)
 		c->part = DSML_BETWEEN;
 		return GOES_ON;
 	}
-	/* Even a value that does not end within its call is read up to there, as it would be if
-	 * the rest came later. */
-	return n && closed ? GOES_ON : NEEDS_MORE;
+	/* Even of a value that does not end within its call: it would be, if the rest came later.
+	 */
+	return NEEDS_MORE;
 }
 
 /* A value that is to be JSON is looked at when it is complete, and stays as it is if it is some. */
