@@ -51,8 +51,10 @@ static void api_no_route(struct http_exchange *x, const struct http_request *req
 	size_t i, n = 0;
 
 	for (i = 0; i < ARRAY_LEN(api_routes); i++) {
-		n += (size_t)snprintf(
-			text + n, sizeof(text) - n, "%s%s", i ? ", " : "", api_routes[i].path);
+		const char *path = api_routes[i].path;
+
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s%s", i ? ", " : "", path,
+			path[strlen(path) - 1] == '/' ? "ID" : "");
 		n = MIN(n, sizeof(text) - 1);
 		if (api_match(api_routes[i].path, req->path, &rest))
 			snprintf(allow, sizeof(allow), "%s", api_routes[i].method);
@@ -143,12 +145,14 @@ static int api_set_name(struct api *api, const struct conf *conf, struct errbuf 
 {
 	char real[PATH_MAX], *slash;
 
+	/* before the worker looks, in its words (heddled -t): the tokenizer would name a file */
+	if (!realpath(conf->model_path, real))
+		return err_set(err, -errno, EXIT_NO_INPUT,
+			"%.400s: %s; a directory with config.json and *.safetensors is needed",
+			conf->model_path, strerror(errno));
 	if (*conf->model_name) {
 		snprintf(api->name, sizeof(api->name), "%s", conf->model_name);
 	} else {
-		if (!realpath(conf->model_path, real))
-			return err_set(err, -errno, EXIT_NO_INPUT, "model.path %s: %s",
-				conf->model_path, strerror(errno));
 		slash = strrchr(real, '/');
 		snprintf(api->name, sizeof(api->name), "%.1000s", slash ? slash + 1 : real);
 	}

@@ -321,10 +321,10 @@ int engine_new(struct loop *loop, const struct conf *conf, const struct engine_h
 
 int engine_start(struct engine *e, struct errbuf *err)
 {
-	log_info("%u worker%s of %u thread%s on CPUs %s%s", e->plan->workers,
+	log_info("%u worker%s of %u thread%s%s; the first on CPUs %s", e->plan->workers,
 		e->plan->workers == 1 ? "" : "s", e->plan->threads,
-		e->plan->threads == 1 ? "" : "s", e->plan->w[0].text,
-		e->plan->workers == 1 ? "" : " ...");
+		e->plan->threads == 1 ? "" : "s", e->plan->workers == 1 ? "" : " each",
+		e->plan->w[0].text);
 	if (e->plan->shared)
 		log_warn("there are more workers than cores: some share one");
 	return sup_start(&e->sup, err);

@@ -12,7 +12,7 @@
 #include "worker/conf_sane.h"
 #include "worker/rank.h"
 
-#define LOG_TAG "worker"
+#define LOG_TAG "serve"
 #include "shm/log.h"
 
 #define SPIN_AUTO_NS (50 * NS_PER_US)
@@ -33,8 +33,7 @@ struct serve {
 	uint32_t layer;
 };
 
-/* ---- signs of life
- * ------------------------------------------------------------------------------- */
+/* ---- signs of life ---- */
 
 static void on_stage(void *user, enum worker_stage stage, uint32_t layer)
 {
@@ -67,8 +66,7 @@ static int peers_alive(void *user)
 	return seg_group_alive(&s->group);
 }
 
-/* ---- start
- * --------------------------------------------------------------------------------------- */
+/* ---- start ---- */
 
 /* fabric.spin: auto is not to spin at all where spinners would keep each other from running. */
 static uint64_t spin_of(const struct conf *conf, uint32_t threads)
@@ -154,8 +152,8 @@ static void log_ready(const struct worker_capacity *c, mono_ns_t start)
 {
 	const struct page_class_info *p = c->classes;
 
-	log_info("ready in %.1f s: %s; %s; %u threads", (double)(mono_now() - start) / 1e9, c->dims,
-		c->numerics, c->threads);
+	log_info("ready in %.1f s: %s; %s; %u thread%s", (double)(mono_now() - start) / 1e9,
+		c->dims, c->numerics, c->threads, c->threads == 1 ? "" : "s");
 	log_info(
 		"memory: %.1f MiB weights, %.1f MiB scratch, up to %.1f MiB pages (%u raw, %u csa, "
 		"%u hca), %.1f KiB state in each of %u slots; context %llu tokens",
@@ -206,8 +204,7 @@ static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *e
 	return 0;
 }
 
-/* ---- steps
- * --------------------------------------------------------------------------------------- */
+/* ---- steps ---- */
 
 static void count_step(struct serve *s, const struct msg_step_view *step, mono_ns_t start)
 {
@@ -319,8 +316,7 @@ static int serve_one(struct serve *s, struct errbuf *err)
 	return ret;
 }
 
-/* ---- end
- * ----------------------------------------------------------------------------------------- */
+/* ---- end ---- */
 
 static int fail(struct serve *s, int error, const struct errbuf *err)
 {

@@ -178,14 +178,14 @@ more_often()
 	LOG=$D/heddled.log
 	printf '[log]\ntarget = %s\nlevel = debug\n' "$LOG" >>"$D/heddle.ini"
 	daemon_start -s fabric.workers=2
-	log_says 'worker 1: worker: ready in'
+	log_says 'worker 1: serve: ready in'
 	mv "$LOG" "$LOG.1"
 	kill -USR1 "$PID"
 	until_true log_says 'log reopened'
 	kill -TERM "$PID"
 	left 0
-	log_says 'worker 0: worker: stopped'
-	log_says 'worker 1: worker: stopped'
+	log_says 'worker 0: serve: stopped'
+	log_says 'worker 1: serve: stopped'
 	never grep -q stopped "$LOG.1"
 }
 
