@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shm/msg.h"
 #include "shm/sum.h"
 
 #ifndef MFD_NOEXEC_SEAL /* Linux 6.3 */
@@ -33,6 +34,52 @@ static const char *const part_names[] = {
 _Static_assert(sizeof(struct seg_hdr) % 8 == 0, "no hidden bytes at the end of the header");
 
 /* ---- layout ---- */
+
+/* Every key with its type, and the words of its choices, in order: what struct conf means. */
+static const char conf_meaning[] =
+#define CONF_SECTION(s, help)
+#define CONF_STR(s, k, ...)              "str " #s "." #k "\n"
+#define CONF_BOOL(s, k, ...)             "bool " #s "." #k "\n"
+#define X(name, suffix)                  " " name
+#define CONF_ENUM(s, k, d, choices, ...) "enum " #s "." #k CONF_##choices(X) "\n"
+#define CONF_OCT(s, k, ...)              "oct " #s "." #k "\n"
+#define CONF_INT(s, k, ...)              "int " #s "." #k "\n"
+#define CONF_SIZE(s, k, ...)             "size " #s "." #k "\n"
+#define CONF_TIME(s, k, ...)             "time " #s "." #k "\n"
+#define CONF_REAL(s, k, ...)             "real " #s "." #k "\n"
+#include "etc/conf.def"
+#include "etc/conf_undef.def"
+#undef X
+	;
+
+/* SEG_LAYOUT with what of it the compiler knows, as one number that two programs compare. */
+static uint32_t layout_number(void)
+{
+	static const uint64_t sizes[] = {
+		sizeof(struct conf),
+		sizeof(struct seg_hdr),
+		sizeof(struct seg_ctl),
+		sizeof(struct seg_worker_ctl),
+		sizeof(struct worker_slot),
+		sizeof(struct worker_stats),
+		sizeof(struct ring_head),
+		sizeof(struct ring_tail),
+		sizeof(struct ring_record),
+		sizeof(struct msg_hdr),
+		sizeof(struct msg_step),
+		sizeof(struct msg_seq),
+		sizeof(struct msg_sample),
+		sizeof(struct msg_bias),
+		sizeof(struct msg_result),
+		sizeof(struct msg_token),
+		sizeof(struct msg_alt),
+		sizeof(struct msg_failed),
+	};
+	uint64_t sum = sum_bytes(sizes, sizeof(sizes), SEG_LAYOUT);
+
+	sum = sum_bytes(conf_meaning, sizeof(conf_meaning), sum);
+	return (uint32_t)(sum ^ sum >> 32);
+}
 
 static int check_ring_bytes(const char *what, uint64_t bytes, struct errbuf *err)
 {
@@ -232,7 +279,7 @@ int seg_create(struct seg *seg, enum seg_kind kind, uint32_t rank, const struct 
 	memset(seg, 0, sizeof(*seg));
 	seg->hdr = (struct seg_hdr){
 		.magic = SEG_MAGIC,
-		.layout = SEG_LAYOUT,
+		.layout = layout_number(),
 		.kind = kind,
 		.rank = mine ? UINT32_MAX : rank,
 		.pid = getpid(),
@@ -321,9 +368,9 @@ static int check_hdr(const struct seg_hdr *hdr, uint64_t file_bytes, enum seg_ki
 
 	if (hdr->magic != SEG_MAGIC)
 		return bad(err, "magic %#llx is not heddle's", (unsigned long long)hdr->magic);
-	if (hdr->layout != SEG_LAYOUT)
-		return bad(err, "layout %u, this program is for %u: install both from one build",
-			hdr->layout, SEG_LAYOUT);
+	if (hdr->layout != layout_number())
+		return bad(err, "layout %08x, this program's is %08x: install both from one build",
+			hdr->layout, layout_number());
 	if (hdr->sum != hdr_sum(hdr))
 		return bad(err, "the header's checksum is wrong");
 	if (hdr->kind != (uint32_t)kind)

@@ -18,8 +18,9 @@
  * repaired: seg_group_close(), then seg_group_create() with the next generation.
  *
  * What a header says is checked against the seals, against fstat and against the layout that this
- * very program computes from the header's sizes; two programs that disagree on one struct's size
- * refuse each other.
+ * very program computes from the header's sizes. Two programs that disagree on a key of the
+ * configuration, on the size of a struct in a segment or of a message, or on SEG_LAYOUT refuse each
+ * other.
  */
 #ifndef SHM_SEG_H
 #define SHM_SEG_H
@@ -36,7 +37,7 @@
 #include "shm/util.h"
 
 #define SEG_MAGIC       0x31656c6464656864ull /* "dheddle1" in little-endian bytes */
-#define SEG_LAYOUT      1                     /* raise with any change of a struct in a segment */
+#define SEG_LAYOUT      1 /* raise when a struct or message changes its meaning, not its size */
 #define SEG_WORKERS_MAX 64
 #define SEG_FLAGS       32 /* flag words of a worker's collectives */
 #define SEG_COMM_MAX    (1ull << 40)
@@ -88,7 +89,7 @@ struct seg_geometry {
 /* Offset 0 of every segment. Writer: the coordinator, before anyone else has it; then constant. */
 struct seg_hdr {
 	uint64_t magic;
-	uint32_t layout; /* SEG_LAYOUT */
+	uint32_t layout; /* of SEG_LAYOUT, the configuration's keys and the structs' sizes */
 	uint32_t kind;   /* enum seg_kind */
 	uint32_t rank;   /* of its worker; UINT32_MAX in the coordinator's */
 	int32_t pid;     /* of the coordinator */
