@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "shm/chan.h"
+#include "tests/bench/report.h"
 
 #define BEST_OF 40 /* short runs: a busy machine spoils long ones */
 
@@ -198,13 +199,20 @@ static double bench_chan(size_t bytes, bool sleeps, uint32_t rounds)
 	return best;
 }
 
-static void row(const char *what, double ns, double raw)
+static void add(struct report *r, const char *what, double ns, const char *raw_name, double raw,
+	double most)
 {
-	printf("%-28s %9.0f ns  %5.2f x raw\n", what, ns, ns / raw);
+	report_add(r, &(struct report_row){.what = what,
+			      .value = ns,
+			      .unit = "ns",
+			      .beside = raw_name,
+			      .beside_value = raw,
+			      .most = most});
 }
 
 int main(void)
 {
+	struct report r;
 	double raw;
 
 	if (find_cpus() < 2) {
@@ -212,13 +220,14 @@ int main(void)
 		return 77;
 	}
 	pin(0);
+	report_open(&r, "handoff", "Hand-off to one worker, half a round trip");
 	raw = bench_raw(false, 5000);
-	row("raw spin", raw, raw);
-	row("chan, spinning, empty", bench_chan(0, false, 2000), raw);
-	row("chan, spinning, 4 KiB", bench_chan(4096, false, 2000), raw);
+	add(&r, "raw spin", raw, NULL, 0, 0);
+	add(&r, "spinning, empty", bench_chan(0, false, 2000), "raw spin", raw, 3);
+	add(&r, "spinning, 4 KiB", bench_chan(4096, false, 2000), "raw spin", raw, 6);
 	raw = bench_raw(true, 200);
-	row("raw futex", raw, raw);
-	row("chan, asleep, empty", bench_chan(0, true, 200), raw);
-	row("chan, asleep, 4 KiB", bench_chan(4096, true, 200), raw);
-	return 0;
+	add(&r, "raw futex", raw, NULL, 0, 0);
+	add(&r, "asleep, empty", bench_chan(0, true, 200), "raw futex", raw, 1.3);
+	add(&r, "asleep, 4 KiB", bench_chan(4096, true, 200), "raw futex", raw, 1.3);
+	return report_close(&r);
 }

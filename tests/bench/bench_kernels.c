@@ -1,5 +1,5 @@
 /*
- * How fast the CPU kernels are: kern_bench [variant [threads]]. Each line is the best of several
+ * How fast the CPU kernels are: bench_kernels [variant [threads]]. Each line is the best of several
  * runs; not part of make check.
  */
 #include <stdio.h>

@@ -1,0 +1,87 @@
+#include "tests/bench/report.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shm/util.h"
+
+void report_open(struct report *r, const char *name, const char *title)
+{
+	const char *dir = getenv("HEDDLE_BENCH_DIR");
+	char path[4096];
+
+	*r = (struct report){0};
+	if (dir && *dir) {
+		snprintf(path, sizeof(path), "%s/%s.json", dir, name);
+		r->json = fopen(path, "we");
+		if (!r->json)
+			fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
+		else
+			fprintf(r->json, "{\"bench\": \"%s\", \"rows\": [", name);
+	}
+	printf("\n%s\n\n%-44s %12s %-9s %9s  %-10s\n", title, "", "value", "", "ratio", "target");
+	fflush(stdout);
+}
+
+/* "<= 3", ">= 0.8" or nothing. */
+static void say_target(const struct report_row *row, char *text, size_t size)
+{
+	if (row->most > 0)
+		snprintf(text, size, "<= %g", row->most);
+	else if (row->least > 0)
+		snprintf(text, size, ">= %g", row->least);
+	else
+		*text = '\0';
+}
+
+static bool met(const struct report_row *row, double judged)
+{
+	return !(row->most > 0 && judged > row->most) && !(row->least > 0 && judged < row->least);
+}
+
+static void print_json(struct report *r, const struct report_row *row, double judged)
+{
+	fprintf(r->json, "%s\n\t{\"what\": \"%s\", \"value\": %.9g, \"unit\": \"%s\"",
+		r->rows ? "," : "", row->what, row->value, row->unit);
+	if (row->beside)
+		fprintf(r->json, ", \"beside\": \"%s\", \"beside_value\": %.9g, \"ratio\": %.9g",
+			row->beside, row->beside_value, judged);
+	if (row->least > 0)
+		fprintf(r->json, ", \"least\": %g", row->least);
+	if (row->most > 0)
+		fprintf(r->json, ", \"most\": %g", row->most);
+	if (row->least > 0 || row->most > 0)
+		fprintf(r->json, ", \"met\": %s", met(row, judged) ? "true" : "false");
+	fputs("}", r->json);
+}
+
+void report_add(struct report *r, const struct report_row *row)
+{
+	double judged = row->beside ? row->value / row->beside_value : row->value;
+	char ratio[32] = "", target[32];
+
+	say_target(row, target, sizeof(target));
+	if (row->beside)
+		snprintf(ratio, sizeof(ratio), "%.2f", judged);
+	printf("%-44s %12.4g %-9s %9s  %-10s%s%s%s\n", row->what, row->value, row->unit, ratio,
+		target, met(row, judged) ? "" : " MISSED", row->beside ? "  of " : "",
+		row->beside ? row->beside : "");
+	fflush(stdout);
+	if (r->json)
+		print_json(r, row, judged);
+	r->rows++;
+	r->missed += !met(row, judged);
+}
+
+int report_close(struct report *r)
+{
+	if (r->json) {
+		fputs("\n]}\n", r->json);
+		fclose(r->json);
+		r->json = NULL;
+	}
+	if (r->missed)
+		printf("%u of %u rows miss their target\n", r->missed, r->rows);
+	return 0;
+}

@@ -1,0 +1,41 @@
+/*
+ * report.h: what a bench measured, as a table for people and as JSON for programs.
+ *
+ *	struct report r;
+ *	report_open(&r, "handoff", "Half round trips through shared memory");
+ *	report_add(&r, &(struct report_row){.what = "empty, spinning", .value = 410, .unit = "ns",
+ *		.beside = "raw spin", .beside_value = 160, .most = 3});
+ *	return report_close(&r);
+ *
+ * Absolute times on a shared machine drift, so a row names what ran beside it in the same call, and
+ * its target is a bound on the ratio of the two; a row without one is judged by its value. The JSON
+ * goes to $HEDDLE_BENCH_DIR/NAME.json (make bench sets it), or nowhere.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+
+struct report_row {
+	const char *what;
+	double value;
+	const char *unit;
+	const char *beside;  /* what it was compared with, or NULL */
+	double beside_value; /* in the same unit */
+	double least, most;  /* the target on value / beside_value (or on value); 0: none */
+};
+
+struct report {
+	FILE *json; /* or NULL */
+	unsigned rows, missed;
+};
+
+/* Prints the heading. A JSON file that cannot be made is a line on stderr, and the table goes on.
+ */
+void report_open(struct report *r, const char *name, const char *title);
+
+/* One line of the table and one object of the JSON. */
+void report_add(struct report *r, const struct report_row *row);
+
+/* Ends both; the exit status of the bench: 0. A missed target is said, and is no failure. */
+int report_close(struct report *r);
