@@ -185,7 +185,7 @@ static void show_types(const struct ckpt *ck)
 
 static int show_files(const struct ckpt *ck, bool verify, struct errbuf *err)
 {
-	char a[TEXT_SHORT], hash[SHA256_HEX] = "";
+	char a[TEXT_SHORT], hash[VERIFY_HEX] = "";
 	struct text_table t;
 	int ret = 0;
 
@@ -342,8 +342,7 @@ static int show_memory(
 	return text_table_print(&t, stdout, 2);
 }
 
-/* ---- the command ------------------------------------------------------------------------------
- */
+/* ---- the command ---------------------------------------------------------------------------- */
 
 struct want {
 	bool verify, all;

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <nettle/base16.h>
+#include <nettle/sha2.h>
+
 #include "worker/ckpt/values.h"
 
 enum { READ_BYTES = 1 << 20 };
@@ -196,11 +199,12 @@ void verify_join(struct verify_stats *a, const struct verify_stats *b)
 	a->bad += b->bad;
 }
 
-int verify_hash(const struct ckpt *ck, size_t file, char out[SHA256_HEX], struct errbuf *err)
+int verify_hash(const struct ckpt *ck, size_t file, char out[VERIFY_HEX], struct errbuf *err)
 {
 	struct ckpt_view all = {(uint32_t)file, 0, ck->files[file].bytes};
 	uint8_t *buf = malloc(READ_BYTES);
-	struct sha256 s;
+	uint8_t digest[SHA256_DIGEST_SIZE];
+	struct sha256_ctx s;
 	int ret = buf ? 0 : err_set(err, -ENOMEM, EXIT_OS_ERR, "no memory to read a file");
 
 	sha256_init(&s);
@@ -209,11 +213,14 @@ int verify_hash(const struct ckpt *ck, size_t file, char out[SHA256_HEX], struct
 
 		ret = read_range(ck, &all, at, buf, n, NULL, err);
 		if (ret == 0)
-			sha256_add(&s, buf, n);
+			sha256_update(&s, n, buf);
 		at += n;
 	}
 	free(buf);
-	if (ret == 0)
-		sha256_hex(&s, out);
-	return ret;
+	if (ret < 0)
+		return ret;
+	sha256_digest(&s, sizeof(digest), digest);
+	base16_encode_update(out, sizeof(digest), digest);
+	out[2 * sizeof(digest)] = '\0';
+	return 0;
 }

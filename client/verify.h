@@ -5,7 +5,6 @@
 #ifndef CLIENT_VERIFY_H
 #define CLIENT_VERIFY_H
 
-#include "client/sha256.h"
 #include "worker/ckpt/ckpt.h"
 
 struct verify_stats {
@@ -25,8 +24,11 @@ int verify_entry(const struct ckpt *ck, const struct ckpt_entry *e, struct verif
 /* b into a, for tensors shown together. */
 void verify_join(struct verify_stats *a, const struct verify_stats *b);
 
-/* SHA-256 of a whole file of the checkpoint. */
+enum { VERIFY_HEX = 65 };
+
+/* SHA-256 of a whole file of the checkpoint, in hexadecimal as sha256sum and model hubs print it.
+ */
 int verify_hash(
-	const struct ckpt *ck, size_t file, char out[SHA256_HEX], struct errbuf *err) MUST_CHECK;
+	const struct ckpt *ck, size_t file, char out[VERIFY_HEX], struct errbuf *err) MUST_CHECK;
 
 #endif
