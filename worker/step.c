@@ -6,8 +6,7 @@
 #include "shm/clock.h"
 #include "worker/rank_impl.h"
 
-/* ---- check: nothing is changed before the whole message has been found good -------------------
- */
+/* ---- check: nothing is changed before the whole message has been found good ----------------- */
 
 static int bad(struct errbuf *err, uint32_t seq, const char *what)
 {
@@ -141,8 +140,7 @@ int step_check(const struct rank *r, const struct msg_step_view *step, struct er
 	return 0;
 }
 
-/* ---- apply: slots and batch -------------------------------------------------------------------
- */
+/* ---- apply: slots and batch ----------------------------------------------------------------- */
 
 static void apply_seq(struct rank *r, const struct msg_step_view *step, uint32_t i, uint32_t row0)
 {
@@ -207,8 +205,7 @@ static void finish(struct rank *r, const struct msg_step_view *step)
 	}
 }
 
-/* ---- the step ----------------------------------------------------------------------------------
- */
+/* ---- the step ------------------------------------------------------------------------------- */
 
 /* Reports of a step, and room for their alternatives. */
 static struct msg_result count_result(const struct msg_step_view *step)

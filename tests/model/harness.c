@@ -65,8 +65,7 @@ static int peer_gave_up(void *user)
 	return atomic_load(&h->give_up) ? -EPIPE : 0;
 }
 
-/* ---- open and close ---------------------------------------------------------------------------
- */
+/* ---- open and close ------------------------------------------------------------------------- */
 
 struct conf harness_conf(void)
 {
@@ -195,8 +194,7 @@ uint64_t harness_pos(const struct harness *h, uint32_t slot)
 	return h->slots[slot].pos;
 }
 
-/* ---- longer runs --------------------------------------------------------------------------------
- */
+/* ---- longer runs ---------------------------------------------------------------------------- */
 
 void harness_run(struct harness *h, struct harness_part *parts, uint32_t n)
 {

@@ -104,8 +104,7 @@ double harness_logprob(const float *logits, uint32_t vocab, uint32_t token)
 	return (double)logits[token] - most - log(sum);
 }
 
-/* ---- hooks
- * --------------------------------------------------------------------------------------- */
+/* ---- hooks ---------------------------------------------------------------------------------- */
 
 static void on_logits(void *user, uint32_t seq, uint64_t pos, const float *logits)
 {
@@ -187,8 +186,7 @@ void harness_out_hooks(struct harness *h, struct rank_hooks *ret_hooks)
 	};
 }
 
-/* ---- comparisons
- * --------------------------------------------------------------------------------- */
+/* ---- comparisons ---------------------------------------------------------------------------- */
 
 int64_t harness_out_differs(const struct harness_out *a, const struct harness_out *b)
 {

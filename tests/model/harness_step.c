@@ -6,8 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-/* ---- pages --------------------------------------------------------------------------------------
- */
+/* ---- pages ---------------------------------------------------------------------------------- */
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -141,8 +140,7 @@ static uint32_t stale_raw_pages(const struct harness_slot *s)
 	return (uint32_t)(oldest / 64 - s->raw_first);
 }
 
-/* ---- a step's message ---------------------------------------------------------------------------
- */
+/* ---- a step's message ----------------------------------------------------------------------- */
 
 static const struct msg_sample greedy = {.top_p = 1, .repetition_penalty = 1};
 
@@ -249,8 +247,7 @@ static void *build_step(
 	return buf;
 }
 
-/* ---- running it
- * ---------------------------------------------------------------------------------- */
+/* ---- running it ----------------------------------------------------------------------------- */
 
 static int step_rank(struct harness *h, uint32_t rank, void *arg, struct errbuf *err)
 {
@@ -342,8 +339,7 @@ int harness_try_run(struct harness *h, struct harness_part *parts, uint32_t n, s
 	return 0;
 }
 
-/* ---- state
- * --------------------------------------------------------------------------------------- */
+/* ---- state ---------------------------------------------------------------------------------- */
 
 void *harness_export(struct harness *h, uint32_t slot, size_t *ret_bytes)
 {

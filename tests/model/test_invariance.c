@@ -102,8 +102,7 @@ static void test_chunks_do_not_change_bits_in_small_formats(void **state)
 	compare_chunks(f, &conf, 4);
 }
 
-/* ---- company ------------------------------------------------------------------------------------
- */
+/* ---- company -------------------------------------------------------------------------------- */
 
 /* Three sequences at different positions share steps of uneven parts. */
 static void feed_mixed(const struct fixture *f, struct harness *h, struct harness_out *outs[3])
@@ -164,8 +163,7 @@ static void test_company_does_not_change_bits(void **state)
 	}
 }
 
-/* ---- ranks --------------------------------------------------------------------------------------
- */
+/* ---- ranks ---------------------------------------------------------------------------------- */
 
 static double largest_difference(const struct harness_out *a, const struct harness_out *b)
 {
@@ -197,8 +195,7 @@ static void test_ranks_agree_within_rounding(void **state)
 	harness_out_free(one);
 }
 
-/* ---- set-up -------------------------------------------------------------------------------------
- */
+/* ---- set-up --------------------------------------------------------------------------------- */
 
 static int set_up(void **state, bool quantised, bool experts_by_id)
 {

@@ -131,8 +131,7 @@ static void test_export_is_the_same_however_it_was_fed(void **state)
 	harness_close(other);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------ */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 /* slot 2 holds the first 150 tokens: still, and with the right bits? */
 static void assert_untouched(struct harness *h, const void *blob, size_t bytes)
@@ -245,8 +244,7 @@ static void test_import_into_another_configuration_is_refused(void **state)
 	free(blob);
 }
 
-/* ---- set-up
- * -------------------------------------------------------------------------------------- */
+/* ---- set-up --------------------------------------------------------------------------------- */
 
 static int set_up(void **state)
 {

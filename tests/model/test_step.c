@@ -34,8 +34,7 @@ static struct msg_sample greedy(uint32_t logprobs, uint32_t prompt_logprobs)
 		.prompt_logprobs = prompt_logprobs};
 }
 
-/* ---- reports
- * ------------------------------------------------------------------------------------- */
+/* ---- reports -------------------------------------------------------------------------------- */
 
 static uint32_t rank_of(const float *logits, uint32_t vocab, uint32_t token)
 {
@@ -174,8 +173,7 @@ static void test_penalties_reach_the_history(void **state)
 	harness_close(h);
 }
 
-/* ---- refusals
- * ------------------------------------------------------------------------------------ */
+/* ---- refusals ------------------------------------------------------------------------------- */
 
 /* A step of one sequence, made by hand. */
 struct hand {
@@ -319,8 +317,7 @@ static void test_context_end_is_exact(void **state)
 	harness_close(h);
 }
 
-/* ---- refused openings
- * ---------------------------------------------------------------------------- */
+/* ---- refused openings ----------------------------------------------------------------------- */
 
 static void assert_not_opened(
 	const struct fixture *f, const struct conf *conf, uint32_t world, const char *word)
@@ -353,8 +350,7 @@ static void test_configurations_that_do_not_fit_are_refused_by_name(void **state
 	assert_not_opened(f, &conf, 2, "fabric.collective");
 }
 
-/* ---- set-up
- * -------------------------------------------------------------------------------------- */
+/* ---- set-up --------------------------------------------------------------------------------- */
 
 static int set_up(void **state)
 {

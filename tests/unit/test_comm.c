@@ -103,8 +103,7 @@ static void assert_all(const struct group *g, int want)
 		assert_int_equal(g->ret[r], want);
 }
 
-/* ---- values: functions of (rank, index) whose sum depends on the order
- * --------------------------- */
+/* ---- values: functions of (rank, index) whose sum depends on the order ---------------------- */
 
 static float value(uint32_t rank, size_t i)
 {
@@ -199,8 +198,7 @@ static void test_results_are_right_around_tile_sizes(void **state)
 	}
 }
 
-/* ---- many rounds, and the round counter's wrap
- * --------------------------------------------------- */
+/* ---- many rounds, and the round counter's wrap ---------------------------------------------- */
 
 static void many_rounds(struct group *g, uint32_t rank)
 {
@@ -235,8 +233,7 @@ static void test_many_rounds_keep_in_step_across_wrap(void **state)
 	group_free(g);
 }
 
-/* ---- what goes wrong
- * ----------------------------------------------------------------------------- */
+/* ---- what goes wrong ------------------------------------------------------------------------ */
 
 static void out_of_step(struct group *g, uint32_t rank)
 {

@@ -37,8 +37,7 @@ static void scrambled(float logits[VOCAB])
 		logits[i * 7 % VOCAB] = 3.0f - 0.2f * (float)i;
 }
 
-/* ---- random numbers
- * ------------------------------------------------------------------------------ */
+/* ---- random numbers ------------------------------------------------------------------------- */
 
 /* Of the known-answer file of the Random123 distribution (philox 4x32, 10 rounds). */
 static void test_philox_known_answers_match(void **state)
@@ -75,8 +74,7 @@ static void test_random_depends_on_seed_choice_and_position(void **state)
 	assert_true(base != sample_random(1, 0, 100 + (1ull << 32)));
 }
 
-/* ---- greedy
- * -------------------------------------------------------------------------------------- */
+/* ---- greedy --------------------------------------------------------------------------------- */
 
 static void test_greedy_ties_take_lowest_id(void **state)
 {
@@ -173,8 +171,7 @@ static void test_penalties_count_what_they_should(void **state)
 	assert_int_equal(pick(logits, VOCAB, &p), 9);
 }
 
-/* ---- truncation
- * ---------------------------------------------------------------------------------- */
+/* ---- truncation ----------------------------------------------------------------------------- */
 
 /* Draws at many positions: which tokens ever come, and how often. */
 static void draw_many(
