@@ -121,8 +121,8 @@ static uint32_t count_nodes(const struct place_plan *p)
 	return n;
 }
 
-int place_plan(hwloc_topology_t topology, const struct place_cpus *allowed, const struct conf *conf,
-	struct place_plan *ret_plan, struct errbuf *err)
+int place_plan(hwloc_topology_t topology, const struct place_cpus *allowed, uint32_t quota,
+	const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err)
 {
 	hwloc_bitmap_t set = usable(topology, allowed);
 	uint32_t cores, i;
@@ -156,6 +156,10 @@ int place_plan(hwloc_topology_t topology, const struct place_cpus *allowed, cons
 		return err_set(err, r, EXIT_OS_ERR,
 			"the machine has more than %d CPUs or %d NUMA nodes", PLACE_CPUS_MAX,
 			PLACE_NODES_MAX);
+	if (quota) {
+		cores = MIN(cores, quota);
+		ret_plan->allowed_cpus = MIN(ret_plan->allowed_cpus, quota);
+	}
 	choose_threads_and_spin(conf, cores, ret_plan);
 	ret_plan->nodes = count_nodes(ret_plan);
 	return 0;
@@ -212,7 +216,8 @@ int place_discover(const struct conf *conf, struct place_plan *ret_plan, struct 
 	if (r < 0)
 		return err_set(err, r, EXIT_OS_ERR, "cannot read the machine's topology: %s",
 			strerror(-r));
-	r = place_plan(topology, read_affinity(&allowed) ? &allowed : NULL, conf, ret_plan, err);
+	r = place_plan(topology, read_affinity(&allowed) ? &allowed : NULL,
+		place_quota("/sys/fs/cgroup", "/proc/self/cgroup"), conf, ret_plan, err);
 	hwloc_topology_destroy(topology);
 	return r;
 }

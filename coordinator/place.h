@@ -38,7 +38,7 @@ struct place_plan {
 	uint32_t workers;
 	uint32_t threads;      /* compute threads of each worker */
 	uint64_t spin_ns;      /* how long waits spin */
-	uint32_t allowed_cpus; /* logical CPUs this process may use */
+	uint32_t allowed_cpus; /* logical CPUs this process may use at once */
 	uint32_t nodes;        /* NUMA nodes among them */
 	bool shared;           /* fewer cores than workers: some share one */
 	struct place_worker w[SEG_WORKERS_MAX];
@@ -47,14 +47,25 @@ struct place_plan {
 /*
  * CPU workers get disjoint cores, contiguous in the machine's order so that neighbours stay
  * together, or cores i mod n where there are fewer cores than workers. Of each core all allowed
- * logical CPUs. `allowed` (NULL: all) is this process's affinity. Of conf it reads fabric_workers,
+ * logical CPUs. `allowed` (NULL: all) is this process's affinity. `quota` (0: none) is how many
+ * CPUs' worth of time the process gets: automatic threads are no more, since threads beyond it are
+ * only stopped in turn, all waiting for the one that was. Of conf it reads fabric_workers,
  * fabric_threads and fabric_spin. -EINVAL when no CPU is left, or the machine is larger than
  * PLACE_CPUS_MAX.
  */
-int place_plan(struct hwloc_topology *topology, const struct place_cpus *allowed,
+int place_plan(struct hwloc_topology *topology, const struct place_cpus *allowed, uint32_t quota,
 	const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err) MUST_CHECK;
 
-/* This machine and this process's affinity, through place_plan(). Large: not on small stacks. */
+/*
+ * The least cpu.max of this process's cgroup (v2) and those above it, in whole CPUs, at least 1; 0
+ * where none bounds it or there is no cgroup v2. `mount` is "/sys/fs/cgroup", `self`
+ * "/proc/self/cgroup". In a container's own namespace the paths begin at its root: what stands
+ * above cannot be seen.
+ */
+uint32_t place_quota(const char *mount, const char *self);
+
+/* This machine, this process's affinity and its quota, through place_plan(). Large: not on small
+ * stacks. */
 int place_discover(
 	const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err) MUST_CHECK;
 

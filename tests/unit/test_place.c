@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 #include <hwloc.h>
@@ -31,15 +32,21 @@ static struct conf conf_of(int64_t workers)
 	return c;
 }
 
-static void run(const char *synthetic, const struct place_cpus *allowed, const struct conf *conf)
+static void run_within(const char *synthetic, const struct place_cpus *allowed, uint32_t quota,
+	const struct conf *conf)
 {
 	hwloc_topology_t t = machine(synthetic);
 	struct errbuf err = {{0}, 0};
-	int r = place_plan(t, allowed, conf, &plan, &err);
+	int r = place_plan(t, allowed, quota, conf, &plan, &err);
 
 	hwloc_topology_destroy(t);
 	if (r < 0)
 		fail_msg("%s", err.text);
+}
+
+static void run(const char *synthetic, const struct place_cpus *allowed, const struct conf *conf)
+{
+	run_within(synthetic, allowed, 0, conf);
 }
 
 static uint32_t weight(const struct place_worker *w)
@@ -173,7 +180,7 @@ static void test_no_cpu_left_is_refused(void **state)
 	struct errbuf err;
 
 	(void)state;
-	assert_int_equal(place_plan(t, &none, &c, &plan, &err), -EINVAL);
+	assert_int_equal(place_plan(t, &none, 0, &c, &plan, &err), -EINVAL);
 	assert_int_equal(err.exit_code, EXIT_OS_ERR);
 	assert_non_null(strstr(err.text, "no CPU is left"));
 	hwloc_topology_destroy(t);
@@ -225,12 +232,90 @@ static void test_saved_machine_with_a_cgroup(void **state)
 	assert_int_equal(hwloc_topology_init(&t), 0);
 	assert_int_equal(hwloc_topology_set_xml(t, path), 0);
 	assert_int_equal(hwloc_topology_load(t), 0);
-	assert_int_equal(place_plan(t, NULL, &c, &plan, &err), 0);
+	assert_int_equal(place_plan(t, NULL, 0, &c, &plan, &err), 0);
 	hwloc_topology_destroy(t);
 	assert_int_equal(plan.allowed_cpus, 8);
 	assert_int_equal(plan.threads, 2);
 	assert_string_equal(plan.w[0].text, "2-3,10-11");
 	assert_string_equal(plan.w[1].text, "4-5,12-13");
+}
+
+static void test_quota_bounds_automatic_threads_only(void **state)
+{
+	struct conf c = conf_of(2);
+
+	(void)state;
+	run_within("core:16 pu:2", NULL, 6, &c);
+	assert_int_equal(plan.threads, 3);
+	assert_int_equal(plan.allowed_cpus, 6);
+	assert_int_equal(plan.spin_ns, 0); /* six, and ours */
+	assert_int_equal(weight(&plan.w[0]), 16);
+	run_within("core:16 pu:2", NULL, 1, &c);
+	assert_int_equal(plan.threads, 1);
+	run_within("core:4 pu:1", NULL, 64, &c);
+	assert_int_equal(plan.threads, 2);
+	assert_int_equal(plan.allowed_cpus, 4);
+	c.fabric_threads = 7;
+	run_within("core:16 pu:2", NULL, 6, &c);
+	assert_int_equal(plan.threads, 7);
+}
+
+/* ---- a made-up cgroup tree ------------------------------------------------------------------- */
+
+static char tree[64];
+
+static void put(const char *path, const char *text)
+{
+	char full[256];
+	FILE *f;
+
+	snprintf(full, sizeof(full), "%s/%s", tree, path);
+	f = fopen(full, "we");
+	assert_non_null(f);
+	assert_true(fputs(text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static uint32_t quota(const char *self)
+{
+	char path[256];
+
+	put("self", self);
+	snprintf(path, sizeof(path), "%s/self", tree);
+	return place_quota(tree, path);
+}
+
+static void test_quota_is_the_least_on_the_way_up(void **state)
+{
+	static const char *const dirs[] = {"a", "a/b", "a/b/c"};
+	char path[256];
+
+	(void)state;
+	snprintf(tree, sizeof(tree), "/tmp/test_place.XXXXXX");
+	assert_non_null(mkdtemp(tree));
+	for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+		snprintf(path, sizeof(path), "%s/%s", tree, dirs[i]);
+		assert_int_equal(mkdir(path, 0700), 0);
+	}
+	assert_int_equal(quota("0::/a/b/c\n"), 0); /* nowhere a file */
+	put("a/b/c/cpu.max", "max 100000\n");
+	assert_int_equal(quota("0::/a/b/c\n"), 0);
+	put("a/b/cpu.max", "350000 100000\n");
+	assert_int_equal(quota("0::/a/b/c\n"), 3);
+	put("a/cpu.max", "50000 100000\n");
+	assert_int_equal(quota("12:cpu:/x\n0::/a/b/c\n"), 1);
+	assert_int_equal(quota("0::/\n"), 0);
+	put("cpu.max", "400000 100000\n"); /* a container's root has one */
+	assert_int_equal(quota("0::/\n"), 4);
+	assert_int_equal(quota("0::/../outside\n"), 0);
+	assert_int_equal(quota("12:cpu:/x\n"), 0);
+	put("a/cpu.max", "rubbish\n");
+	assert_int_equal(quota("0::/a\n"), 4);
+	put("a/cpu.max", "100000 0\n");
+	assert_int_equal(quota("0::/a\n"), 4);
+	assert_int_equal(place_quota(tree, "/no/such/file"), 0);
+	snprintf(path, sizeof(path), "rm -r %s", tree);
+	assert_int_equal(system(path), 0);
 }
 
 static void test_this_machine_gives_a_plan(void **state)
@@ -242,7 +327,7 @@ static void test_this_machine_gives_a_plan(void **state)
 	assert_int_equal(place_discover(&c, &plan, &err), 0);
 	assert_int_equal(plan.workers, 1);
 	assert_true(plan.threads >= 1 && plan.allowed_cpus >= 1);
-	assert_int_equal(weight(&plan.w[0]), plan.allowed_cpus);
+	assert_true(weight(&plan.w[0]) >= plan.allowed_cpus); /* a quota may leave less */
 }
 
 int main(void)
@@ -258,6 +343,8 @@ int main(void)
 		cmocka_unit_test(test_explicit_threads_and_spin_are_taken),
 		cmocka_unit_test(test_many_workers_on_a_large_machine),
 		cmocka_unit_test(test_saved_machine_with_a_cgroup),
+		cmocka_unit_test(test_quota_bounds_automatic_threads_only),
+		cmocka_unit_test(test_quota_is_the_least_on_the_way_up),
 		cmocka_unit_test(test_this_machine_gives_a_plan),
 	};
 
