@@ -125,6 +125,7 @@ static int open_rank(struct harness *h, uint32_t rank, void *arg, struct errbuf 
 		.world = h->world,
 		.comm = &h->comms[rank].comm,
 		.threads = o->threads ? o->threads : 1,
+		.spin_ns = o->spin_ns,
 		.shard_entries = o->shard_entries,
 	};
 
