@@ -1,37 +1,74 @@
 #!/usr/bin/env python3
-"""heddle beside Hugging Face transformers: the same model, the same prompts, one run, ratios.
+"""heddle beside Hugging Face transformers: the same model, prompts and CPUs, one run, ratios.
 
     pip install torch 'transformers>=5.17' safetensors numpy
-    python3 tests/bench/transformers_beside.py --build build [--threads 2] [--workers 1]
+    make bench-transformers [HEDDLE_PYTHON=/path/to/python]
+    python3 tests/bench/transformers_beside.py --build build [--threads 2] [--workers 1,2]
 
-Both sides take turns (A B A B ...), so that a machine whose speed drifts slows both; medians are
-printed. transformers gets the dequantised checkpoint in fp32, eager attention, its own cache, and
-torch.set_num_threads(THREADS). heddle gets one worker with the same number of threads, and is asked over
-its Unix socket as any client would, so its figures include HTTP.
+Both sides are held to the same THREADS CPUs and take turns (A B A B ...) on a fresh prompt each
+round, so that a machine whose speed drifts slows both; the rows are medians of rates over the rounds,
+as a table and as JSON of the kind tests/bench/report.h writes ($HEDDLE_BENCH_DIR/transformers.json).
+
+transformers gets the dequantised checkpoint, its own cache and model calls without generate(), which
+adds its own time to each token. Which of its settings is fastest is tried first, for each context
+and each of the two phases, and that one runs beside heddle: fp32 or bf16, its experts in a grouped
+or a plain loop, the prompt whole or in chunks (generate's prefill_chunk_size). The prompt as a
+whole in fp32, its default, runs beside heddle as well. SDPA is asked for and refused by
+transformers: the model's attention has sinks.
+
+heddle gets W workers of THREADS / W threads and is asked over its Unix socket as any client would, so
+its figures include HTTP. The tokens of both are compared: greedy, the same model, other roundings.
 
   prefill  tokens of the prompt / time to the first token
   decode   (generated - 1) / (time of the last token - time of the first)
 """
 import argparse
+import contextlib
 import http.client
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 
-import numpy as np
-import torch
-from safetensors import safe_open
-from transformers.models.deepseek_v4 import modeling_deepseek_v4 as hf
+
+def skip(why):
+    print("skipped: " + why)
+    sys.exit(77)
+
+
+try:
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+    from transformers import logging as hf_logging
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as hf
+except ImportError as missing:
+    skip(f"{missing}; {sys.executable} needs torch, transformers >= 5.17, safetensors and numpy "
+         "(HEDDLE_PYTHON names another python)")
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
 import weights  # noqa: E402
 
-torch.set_grad_enabled(False)
+warnings.filterwarnings("ignore", category=FutureWarning)  # transformers renames an argument
+hf_logging.set_verbosity_error()
+hf_logging.disable_progress_bar()
+
+CONTEXTS = ((1024, 64), (4096, 32))  # tokens of the prompt, tokens generated
+LEAST = {(1024, "decode"): 12, (4096, "decode"): 12, (4096, "prefill"): 4}
+WHOLE = 1 << 30
+DEFAULT = ("fp32", "grouped_mm", WHOLE)
+SETTINGS = (DEFAULT, ("fp32", "grouped_mm", 512), ("fp32", "grouped_mm", 256), ("fp32", "grouped_mm", 128),
+            ("fp32", "eager", 256), ("bf16", "grouped_mm", 256))
+
+
+def say_setting(s):
+    return f"transformers, {s[0]}, experts {s[1]}, " + ("prompt whole" if s[2] == WHOLE else f"chunks of {s[2]}")
 
 
 def dequantise(path):
@@ -59,28 +96,46 @@ def dequantise(path):
     return out
 
 
-def load_transformers(path, directory):
-    from safetensors.torch import save_file
-    c = json.load(open(path + "/config.json"))
-    c = {k: v for k, v in c.items() if k not in ("quantization_config", "expert_dtype")}
-    json.dump(c | {"torch_dtype": "float32"}, open(directory + "/config.json", "w"))
-    save_file({k: v.contiguous() for k, v in dequantise(path).items()}, directory + "/model.safetensors",
-              metadata={"format": "pt"})
-    return hf.DeepseekV4ForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+class Transformers:
+    """The model in each dtype, and a greedy run under one of the SETTINGS."""
 
+    def __init__(self, path, directory):
+        c = json.load(open(path + "/config.json"))
+        c = {k: v for k, v in c.items() if k not in ("quantization_config", "expert_dtype")}
+        json.dump(c | {"torch_dtype": "float32"}, open(directory + "/config.json", "w"))
+        save_file({k: v.contiguous() for k, v in dequantise(path).items()}, directory + "/model.safetensors",
+                  metadata={"format": "pt"})
+        self.directory = directory
+        self.models = {"fp32": self.load(torch.float32, "eager"), "bf16": self.load(torch.bfloat16, "eager")}
 
-def time_transformers(model, ids, new):
-    """(seconds to the first token, seconds for the new - 1 after it, tokens)."""
-    start = time.perf_counter()
-    out = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1)
-    token = int(out.logits[0, -1].argmax())
-    first = time.perf_counter()
-    tokens, cache = [token], out.past_key_values
-    for _ in range(new - 1):
-        out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
-        token = int(out.logits[0, -1].argmax())
-        tokens.append(token)
-    return first - start, time.perf_counter() - first, tokens
+    def load(self, dtype, attention):
+        return hf.DeepseekV4ForCausalLM.from_pretrained(self.directory, dtype=dtype,
+                                                        attn_implementation=attention).eval()
+
+    def refusal_of_sdpa(self):
+        try:
+            self.load(torch.float32, "sdpa")
+        except (ValueError, ImportError) as e:
+            return str(e).split(". ")[0]
+        return None
+
+    @torch.inference_mode()
+    def time(self, setting, ids, new):
+        """(seconds to the first token, seconds for the new - 1 after it, tokens)."""
+        dtype, experts, chunk = setting
+        model, past = self.models[dtype], None
+        if model.config._experts_implementation != experts:
+            model.set_experts_implementation(experts)
+        start = time.perf_counter()
+        for i in range(0, len(ids), chunk):
+            out = model(torch.tensor([ids[i:i + chunk]]), past_key_values=past, use_cache=True, logits_to_keep=1)
+            past = out.past_key_values
+        tokens = [int(out.logits[0, -1].argmax())]
+        first = time.perf_counter()
+        for _ in range(new - 1):
+            out = model(torch.tensor([tokens[-1:]]), past_key_values=past, use_cache=True)
+            tokens.append(int(out.logits[0, -1].argmax()))
+        return first - start, time.perf_counter() - first, tokens
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -93,74 +148,153 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-def time_heddle(sock, ids, new):
-    body = json.dumps(dict(prompt=ids, max_tokens=new, temperature=0, ignore_eos=True, stream=True,
-                           return_token_ids=True))
-    c = UnixConnection(sock)
-    start = time.perf_counter()
-    c.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-    r = c.getresponse()
-    assert r.status == 200, r.read()
-    first, tokens = None, []
-    for line in r:
-        if not line.startswith(b"data: ") or b"[DONE]" in line:
-            continue
-        got = json.loads(line[6:])["choices"][0].get("token_ids") or []
-        if got and first is None:
-            first = time.perf_counter()
-        tokens += got
-    end = time.perf_counter()
-    assert len(tokens) == new, (len(tokens), new)
-    return first - start, end - first, tokens
+class Heddle:
+    """A heddled with its workers, started on entry and ended on exit."""
+
+    def __init__(self, args, workers):
+        self.args, self.workers = args, workers
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory()
+        d, threads = self.directory.name, max(1, self.args.threads // self.workers)
+        self.socket = d + "/h.sock"
+        env = dict(os.environ, HEDDLE_WORKER=f"{self.args.build}/heddle-worker")
+        settings = (f"model.path={self.args.model}", f"listen.socket={self.socket}", f"daemon.pidfile={d}/pid",
+                    f"fabric.workers={self.workers}", f"fabric.threads={threads}", f"log.target={d}/log")
+        subprocess.run([f"{self.args.build}/heddled", *(x for s in settings for x in ("-s", s))], env=env, check=True)
+        self.pid = int(open(d + "/pid").read())
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGTERM)
+        while os.path.exists(f"/proc/{self.pid}"):
+            time.sleep(0.02)
+        self.directory.cleanup()
+
+    def time(self, ids, new):
+        """As Transformers.time: (seconds to the first token, seconds for the others, tokens)."""
+        body = json.dumps(dict(prompt=ids, max_tokens=new, temperature=0, ignore_eos=True, stream=True,
+                               return_token_ids=True))
+        c = UnixConnection(self.socket)
+        start = time.perf_counter()
+        c.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        r = c.getresponse()
+        if r.status != 200:
+            sys.exit(f"heddled: {r.status} {r.read()!r}")
+        first, tokens = None, []
+        for line in r:
+            if not line.startswith(b"data: ") or b"[DONE]" in line:
+                continue
+            got = json.loads(line[6:])["choices"][0].get("token_ids") or []
+            if got and first is None:
+                first = time.perf_counter()
+            tokens += got
+        end = time.perf_counter()
+        if len(tokens) != new:
+            sys.exit(f"heddled: {len(tokens)} tokens where {new} were asked for")
+        return first - start, end - first, tokens
 
 
-def start_heddle(args, directory):
-    sock = directory + "/h.sock"
-    env = dict(os.environ, HEDDLE_WORKER=f"{args.build}/heddle-worker")
-    command = [f"{args.build}/heddled", "-s", f"model.path={args.model}", "-s", f"listen.socket={sock}",
-               "-s", f"daemon.pidfile={directory}/pid", "-s", f"fabric.workers={args.workers}",
-               "-s", f"fabric.threads={max(1, args.threads // args.workers)}", "-s", f"log.target={directory}/log"]
-    subprocess.run(command, env=env, check=True)
-    return sock, int(open(directory + "/pid").read())
+class Report:
+    """The table and the JSON of tests/bench/report.h."""
+
+    def __init__(self, name, title):
+        self.name, self.rows = name, []
+        print(f"\n{title}\n\n{'':44} {'value':>12} {'':9} {'ratio':>9}  {'target':10}", flush=True)
+
+    def add(self, what, value, unit, beside=None, beside_value=None, least=0):
+        judged = value / beside_value if beside else value
+        row = dict(what=what, value=value, unit=unit)
+        if beside:
+            row |= dict(beside=beside, beside_value=beside_value, ratio=judged)
+        if least:
+            row |= dict(least=least, met=judged >= least)
+        self.rows.append(row)
+        print(f"{what:44} {value:12.4g} {unit:9} {f'{judged:.2f}' if beside else '':>9}  "
+              f"{f'>= {least}' if least else '':10}{'' if row.get('met', True) else ' MISSED'}"
+              f"{f'  of {beside}' if beside else ''}", flush=True)
+
+    def close(self):
+        missed = sum(not r.get("met", True) for r in self.rows)
+        if missed:
+            print(f"{missed} of {len(self.rows)} rows miss their target")
+        if os.environ.get("HEDDLE_BENCH_DIR"):
+            with open(f"{os.environ['HEDDLE_BENCH_DIR']}/{self.name}.json", "w") as f:
+                json.dump(dict(bench=self.name, rows=self.rows), f, indent=1)
+
+
+def rates(ran, context, new):
+    return dict(prefill=context / ran[0], decode=(new - 1) / ran[1])
+
+
+def agreeing(a, b):
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), len(a))
+
+
+def prompts(context, vocab):
+    """Fresh prompts without end, so that no cache of either side has seen one."""
+    seed = 7
+    while True:
+        yield weights.prompt(seed, context, vocab).tolist()
+        seed += 1
+
+
+def try_settings(theirs, ids):
+    """phase -> the fastest of SETTINGS for a prompt like ids, from one short run of each."""
+    seen = {s: rates(theirs.time(s, ids, 10), len(ids), 10) for s in SETTINGS}
+    for s, r in seen.items():
+        print(f"  tried {say_setting(s):60} prefill {r['prefill']:7.1f}  decode {r['decode']:6.1f} tokens/s")
+    return {phase: max(seen, key=lambda s: seen[s][phase]) for phase in ("prefill", "decode")}
+
+
+def measure(report, args, ours, theirs, context, new, source):
+    """The rows of one context."""
+    fastest = try_settings(theirs, next(source))
+    sides = list(ours) + sorted({DEFAULT, *fastest.values()})
+    got, same = {s: [] for s in sides}, []
+    for h in ours:
+        h.time(next(source), 4)
+    for _ in range(args.rounds):
+        ids, tokens = next(source), []
+        for s in sides:
+            ran = s.time(ids, new) if isinstance(s, Heddle) else theirs.time(s, ids, new)
+            got[s].append(rates(ran, context, new))
+            tokens.append(ran[2])
+        same += [agreeing(t, tokens[sides.index(DEFAULT)]) for t in tokens[:len(ours)]]
+    middle = {s: {p: statistics.median(r[p] for r in got[s]) for p in ("prefill", "decode")} for s in sides}
+    for h in ours:
+        for phase in ("prefill", "decode"):
+            for s in dict.fromkeys((fastest[phase], DEFAULT)):
+                report.add(f"{phase}, {context} tokens, {h.workers} x {max(1, args.threads // h.workers)} threads",
+                           middle[h][phase], "tokens/s", say_setting(s), middle[s][phase],
+                           LEAST.get((context, phase), 0))
+    report.add(f"first of {new} tokens that agree, {context} tokens", min(same), "tokens", least=1)
 
 
 def main():
-    p = argparse.ArgumentParser()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default="build")
-    p.add_argument("--model", default="models/heddle-mini")
+    p.add_argument("--model", default=os.path.join(os.path.dirname(os.path.abspath(__file__)),
+                                                   "../../models/heddle-mini"))
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--workers", type=int, default=1)
+    p.add_argument("--workers", default="1,2", help="numbers of workers, each measured")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--json")
     args = p.parse_args()
     args.build = os.path.abspath(args.build)
+    cpus = sorted(os.sched_getaffinity(0))[:args.threads]
+    if len(cpus) < args.threads:
+        skip(f"{args.threads} threads on {len(cpus)} CPUs would measure the scheduler")
+    os.sched_setaffinity(0, cpus)  # for the threads and processes of both, which inherit it
     torch.set_num_threads(args.threads)
-    rows, vocab = [], json.load(open(args.model + "/config.json"))["vocab_size"]
-    with tempfile.TemporaryDirectory() as d:
-        model = load_transformers(args.model, d)
-        sock, pid = start_heddle(args, d)
-        try:
-            for context, new in ((1024, 64), (4096, 32)):
-                ids = weights.prompt(7, context, vocab).tolist()
-                time_heddle(sock, ids, 2)
-                time_transformers(model, ids, 2)
-                a, b = [], []
-                for _ in range(args.rounds):
-                    a.append(time_heddle(sock, ids, new))
-                    b.append(time_transformers(model, ids, new))
-                same = next((i for i, (x, y) in enumerate(zip(a[0][2], b[0][2])) if x != y), new)
-                rate = [[context / r[0], (new - 1) / r[1]] for r in a], [[context / r[0], (new - 1) / r[1]] for r in b]
-                for i, what in enumerate(("prefill", "decode")):
-                    h, t = (statistics.median(x[i] for x in side) for side in rate)
-                    rows.append(dict(context=context, what=what, heddle=h, transformers=t, ratio=h / t, same_tokens=same))
-        finally:
-            os.kill(pid, 15)
-    print(f"{'context':>7} {'':8} {'heddle':>10} {'transformers':>13} {'ratio':>7}   tokens/s, median of "
-          f"{args.rounds}, {args.threads} threads; the first tokens that agree: {[r['same_tokens'] for r in rows[::2]]}")
-    for r in rows:
-        print(f"{r['context']:7} {r['what']:8} {r['heddle']:10.1f} {r['transformers']:13.1f} {r['ratio']:7.2f}")
-    if args.json:
-        json.dump(rows, open(args.json, "w"), indent=1)
+    vocab = json.load(open(args.model + "/config.json"))["vocab_size"]
+    report = Report("transformers", f"heddle beside Hugging Face transformers on CPUs {cpus}, medians of {args.rounds}")
+    with tempfile.TemporaryDirectory() as d, contextlib.ExitStack() as stack:
+        theirs = Transformers(args.model, d)
+        print(f"  SDPA: {theirs.refusal_of_sdpa() or 'taken by this version, not measured'}")
+        ours = [stack.enter_context(Heddle(args, int(w))) for w in args.workers.split(",")]
+        for context, new in CONTEXTS:
+            measure(report, args, ours, theirs, context, new, prompts(context, vocab))
+    report.close()
 
 
 if __name__ == "__main__":
