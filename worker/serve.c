@@ -80,6 +80,21 @@ static uint64_t spin_of(const struct conf *conf, uint32_t threads)
 	return threads + 1 > (uint32_t)CPU_COUNT(&set) ? 0 : SPIN_AUTO_NS;
 }
 
+/*
+ * Compute threads wait for the next op of a step for microseconds, less than it takes to wake a
+ * sleeper. They spin wherever all of them can run at once; heddled does not count, because it
+ * sleeps while a step runs. Pinned workers have CPUs of their own.
+ */
+static uint64_t pool_spin_of(const struct conf *conf, uint32_t threads, uint32_t world)
+{
+	uint64_t spinners = (uint64_t)threads * (conf->fabric_pin ? 1 : world);
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+		return 0;
+	return spinners > (uint64_t)CPU_COUNT(&set) ? 0 : SPIN_AUTO_NS;
+}
+
 static uint32_t threads_of(const struct conf *conf)
 {
 	cpu_set_t set;
@@ -187,7 +202,7 @@ static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *e
 			.world = opts->world,
 			.comm = &s->comm.comm,
 			.threads = threads,
-			.spin_ns = s->spin_ns,
+			.spin_ns = pool_spin_of(s->conf, threads, opts->world),
 			.hooks = {.user = s, .on_stage = on_stage, .on_load = on_load},
 		},
 		&s->rank, err);
