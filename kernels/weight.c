@@ -1,5 +1,6 @@
 #include "kernels/weight.h"
 
+#include <emmintrin.h>
 #include <stdbool.h>
 
 static uint32_t block_of(enum kern_dtype dtype)
@@ -33,9 +34,32 @@ static size_t scale_bytes(const struct kern_weight_desc *d)
 	return ALIGN_UP(d->dtype == KERN_FP8 ? n * sizeof(float) : n, (size_t)64);
 }
 
+/* What packing moves as one: an element, or the two of a byte. */
+static size_t unit_bytes(enum kern_dtype dtype)
+{
+	return dtype == KERN_F32 ? 4 : dtype == KERN_F16 || dtype == KERN_BF16 ? 2 : 1;
+}
+
+static size_t unit_count(const struct kern_weight *w)
+{
+	return w->dtype == KERN_FP4 ? w->k / 2 : w->k;
+}
+
 size_t kern_weight_bytes(const struct kern_weight_desc *d)
 {
 	return data_bytes(d) + scale_bytes(d);
+}
+
+/* The last group where rows are missing, and what alignment adds: no row will be packed there. */
+static void zero_padding(struct kern_weight *w, const struct kern_weight_desc *d)
+{
+	size_t full = d->n / KERN_GROUP * KERN_GROUP;
+	size_t at = full * unit_count(w) * unit_bytes(w->dtype);
+	size_t scale = full * w->nblk * (d->dtype == KERN_FP8 ? sizeof(float) : 1);
+
+	memset((char *)w->data + at, 0, data_bytes(d) - at);
+	if (w->scale)
+		memset((char *)w->scale + scale, 0, scale_bytes(d) - scale);
 }
 
 int kern_weight_init(
@@ -65,46 +89,132 @@ int kern_weight_init(
 		.data = storage,
 		.scale = scaled ? (char *)storage + data_bytes(d) : NULL,
 	};
-	memset(storage, 0, kern_weight_bytes(d));
+	zero_padding(w, d);
 	return 0;
 }
 
-/* Copies one row into its lane of the group; refuses NaN codes. Returns the column, or -1. */
-static int64_t pack_row(struct kern_weight *w, uint32_t n, const uint8_t *raw)
+/* Copies one row into its lane of the group, from a unit on. */
+static void pack_lane(struct kern_weight *w, uint32_t n, size_t from, const uint8_t *raw)
 {
-	size_t group = (size_t)(n / KERN_GROUP) * w->k, lane = n % KERN_GROUP;
+	size_t units = unit_count(w), bytes = unit_bytes(w->dtype), lane = n % KERN_GROUP;
+	uint8_t *to = (uint8_t *)w->data + (size_t)(n / KERN_GROUP) * units * KERN_GROUP * bytes;
 
-	switch (w->dtype) {
-	case KERN_F32:
-		for (uint32_t k = 0; k < w->k; k++)
-			memcpy((float *)w->data + (group + k) * KERN_GROUP + lane, raw + 4 * k, 4);
-		break;
-	case KERN_F16:
-	case KERN_BF16:
-		for (uint32_t k = 0; k < w->k; k++)
-			memcpy((uint16_t *)w->data + (group + k) * KERN_GROUP + lane, raw + 2 * k,
-				2);
-		break;
-	case KERN_FP8:
-		for (uint32_t k = 0; k < w->k; k++) {
-			if ((raw[k] & 0x7f) == 0x7f)
-				return k;
-			((uint8_t *)w->data)[(group + k) * KERN_GROUP + lane] = raw[k];
-		}
-		break;
-	default:
-		for (uint32_t k = 0; k < w->k / 2; k++)
-			((uint8_t *)w->data)[(group / 2 + k) * KERN_GROUP + lane] = raw[k];
-	}
+	for (size_t u = from; u < units; u++)
+		memcpy(to + (u * KERN_GROUP + lane) * bytes, raw + u * bytes, bytes);
+}
+
+/* The first NaN code of an FP8 row, or -1. */
+static int64_t nan_of_row(const struct kern_weight *w, const uint8_t *raw)
+{
+	for (uint32_t k = 0; w->dtype == KERN_FP8 && k < w->k; k++)
+		if ((raw[k] & 0x7f) == 0x7f)
+			return k;
 	return -1;
 }
 
-/* The scales of one row; returns the block whose scale is bad, or -1. */
-static int64_t pack_scales(struct kern_weight *w, uint32_t n, const uint8_t *raw)
+/*
+ * TURN(n, bits) transposes n x n units of `bits` bits, in n registers: interleaving the first half
+ * of the registers with the second rotates the bits of an element's index by one, and log2(n) such
+ * rotations swap its row and column.
+ */
+#define TURN(n, bits)                                                                              \
+	static inline void turn_##bits(__m128i r[n])                                               \
+	{                                                                                          \
+		_Pragma("GCC unroll 4") for (int stage = 1; stage < (n); stage *= 2)               \
+		{                                                                                  \
+			__m128i t[n];                                                              \
+                                                                                                   \
+			_Pragma("GCC unroll 8") for (int i = 0; i < (n) / 2; i++)                  \
+			{                                                                          \
+				t[2 * i] = _mm_unpacklo_epi##bits(r[i], r[i + (n) / 2]);           \
+				t[2 * i + 1] = _mm_unpackhi_epi##bits(r[i], r[i + (n) / 2]);       \
+			}                                                                          \
+			memcpy(r, t, sizeof(t));                                                   \
+		}                                                                                  \
+	}
+TURN(16, 8)
+TURN(8, 16)
+TURN(4, 32)
+
+enum { LINE = 64 };
+
+/*
+ * LANES(n, bits): a line of 16 rows into 16 lanes, in squares of n x n.
+ */
+#define LANES(n, bits)                                                                             \
+	static void lanes_##bits(uint8_t rows[KERN_GROUP][LINE], uint8_t *to)                      \
+	{                                                                                          \
+		for (size_t at = 0; at < LINE; at += 16) {                                         \
+			for (size_t row = 0; row < KERN_GROUP; row += (n)) {                       \
+				__m128i r[n];                                                      \
+                                                                                                   \
+				_Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++) r[i] =   \
+					_mm_load_si128((const __m128i *)(rows[row + i] + at));     \
+				turn_##bits(r);                                                    \
+				_Pragma("GCC unroll 16") for (size_t i = 0; i < (n); i++)          \
+					_mm_store_si128(                                           \
+						(__m128i *)(to + at * KERN_GROUP +                 \
+							    (i * KERN_GROUP + row) * (bits) / 8),  \
+						r[i]);                                             \
+			}                                                                          \
+		}                                                                                  \
+	}
+LANES(16, 8)
+LANES(8, 16)
+LANES(4, 32)
+
+static void turn_line(uint8_t rows[KERN_GROUP][LINE], size_t bytes, uint8_t *to)
+{
+	if (bytes == 1)
+		lanes_8(rows, to);
+	else if (bytes == 2)
+		lanes_16(rows, to);
+	else
+		lanes_32(rows, to);
+}
+
+/* Are all bytes of the tile fit, where x - most above 0 (saturating) tells one that is not? */
+static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t most)
+{
+	__m128i m = _mm_set1_epi8((char)mask), top = _mm_set1_epi8((char)most);
+	__m128i bad = _mm_setzero_si128();
+
+	for (size_t i = 0; i < KERN_GROUP * LINE; i += 16) {
+		__m128i x = _mm_load_si128((const __m128i *)(rows[0] + i));
+
+		bad = _mm_or_si128(bad, _mm_subs_epu8(_mm_and_si128(x, m), top));
+	}
+	return _mm_movemask_epi8(_mm_cmpeq_epi8(bad, _mm_setzero_si128())) != 0xffff;
+}
+
+/*
+ * Interleaves 16 rows of `units` units into *to and returns how many it did: whole cache lines
+ * only. Rows are often a power of two apart and then share the sets of the first cache, so that a
+ * line is taken whole when it is there. Stops in front of a line with a byte whose bits under mask
+ * exceed most (255: none does).
+ */
+static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t bytes,
+	uint8_t mask, uint8_t most, uint8_t *to)
+{
+	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE];
+	size_t at = 0;
+
+	for (; at + LINE <= units * bytes; at += LINE) {
+		for (size_t i = 0; i < KERN_GROUP; i++)
+			memcpy(rows[i], raw + i * stride + at, LINE);
+		if (most != 255 && tile_has_above(rows, mask, most))
+			break;
+		turn_line(rows, bytes, to + at * KERN_GROUP);
+	}
+	return at / bytes;
+}
+
+/* The scales of one row from a block on; returns the block whose scale is bad, or -1. */
+static int64_t pack_scales(struct kern_weight *w, uint32_t n, uint32_t from, const uint8_t *raw)
 {
 	size_t group = (size_t)(n / KERN_GROUP) * w->nblk, lane = n % KERN_GROUP;
 
-	for (uint32_t b = 0; b < w->nblk; b++) {
+	for (uint32_t b = from; b < w->nblk; b++) {
 		size_t at = (group + b) * KERN_GROUP + lane;
 		float s;
 
@@ -123,31 +233,81 @@ static int64_t pack_scales(struct kern_weight *w, uint32_t n, const uint8_t *raw
 	return -1;
 }
 
+/* Rows to pack, and where their scales lie. */
+struct raw_rows {
+	uint32_t first;
+	const uint8_t *data, *scales;
+	size_t stride, scale_stride; /* bytes */
+};
+
+static const uint8_t *scales_of(const struct kern_weight *w, const struct raw_rows *raw, uint32_t n)
+{
+	uint32_t unit = w->dtype == KERN_FP8 ? 128 : 1; /* rows of a scale block */
+	uint32_t blocks = (w->row0 + n) / unit - (w->row0 + raw->first) / unit;
+
+	return raw->scales + blocks * raw->scale_stride;
+}
+
+/*
+ * Rows n .. n + rows of one group: the first `units` units and `blocks` blocks of scales are there
+ * already. Says which row and column is bad.
+ */
+static int pack_rest(struct kern_weight *w, const struct raw_rows *raw, uint32_t n, uint32_t rows,
+	size_t units, uint32_t blocks, struct errbuf *err)
+{
+	for (; rows--; n++) {
+		const uint8_t *data = raw->data + (n - raw->first) * raw->stride;
+		int64_t at = -1;
+
+		if (units < unit_count(w)) {
+			at = nan_of_row(w, data);
+			pack_lane(w, n, units, data);
+		}
+		if (at >= 0)
+			return err_set(err, -EBADMSG, EXIT_DATA_ERR, "fp8 NaN at row %u, column %u",
+				w->row0 + n, w->col0 + (uint32_t)at);
+		if (blocks < w->nblk)
+			at = pack_scales(w, n, blocks, scales_of(w, raw, n));
+		if (at >= 0)
+			return err_set(err, -EBADMSG, EXIT_DATA_ERR,
+				"scale of row %u, block %u is NaN, too large or not positive",
+				w->row0 + n, w->col0 / w->block + (uint32_t)at);
+	}
+	return 0;
+}
+
+/* A whole group of 16 rows. */
+static int pack_group(
+	struct kern_weight *w, const struct raw_rows *raw, uint32_t n, struct errbuf *err)
+{
+	size_t bytes = unit_bytes(w->dtype), units = unit_count(w), done, group = n / KERN_GROUP;
+	uint32_t blocks = 0;
+
+	done = turn_group(raw->data + (n - raw->first) * raw->stride, raw->stride, units, bytes,
+		0x7f, w->dtype == KERN_FP8 ? 0x7e : 255,
+		(uint8_t *)w->data + group * units * KERN_GROUP * bytes);
+	/* 2^125, the greatest scale of FP4, is byte 252 */
+	if (w->dtype == KERN_FP4)
+		blocks = (uint32_t)turn_group(scales_of(w, raw, n), raw->scale_stride, w->nblk, 1,
+			255, 252, (uint8_t *)w->scale + group * w->nblk * KERN_GROUP);
+	return pack_rest(w, raw, n, KERN_GROUP, done, blocks, err);
+}
+
 int kern_weight_pack(struct kern_weight *w, uint32_t first, uint32_t rows, const void *raw,
 	size_t raw_stride, const void *scales, size_t scale_stride, struct errbuf *err)
 {
-	uint32_t unit = w->dtype == KERN_FP8 ? 128 : 1; /* rows of a scale block */
 	size_t elem = w->scale_kind == KERN_SCALE_F32 ? sizeof(float) : 1;
-	int64_t at;
+	struct raw_rows all = {first, raw, scales, raw_stride, scale_stride * elem};
+	int ret = 0;
 
-	for (uint32_t i = 0; i < rows; i++) {
-		uint32_t n = first + i, row = w->row0 + n;
-
-		at = pack_row(w, n, (const uint8_t *)raw + i * raw_stride);
-		if (at >= 0)
-			return err_set(err, -EBADMSG, EXIT_DATA_ERR, "fp8 NaN at row %u, column %u",
-				row, w->col0 + (uint32_t)at);
-		if (!w->nblk)
-			continue;
-		at = pack_scales(w, n,
-			(const uint8_t *)scales +
-				(row / unit - (w->row0 + first) / unit) * scale_stride * elem);
-		if (at >= 0)
-			return err_set(err, -EBADMSG, EXIT_DATA_ERR,
-				"scale of row %u, block %u is NaN, too large or not positive", row,
-				w->col0 / w->block + (uint32_t)at);
+	for (uint32_t n = first, end = first + rows, step; n < end && ret == 0; n += step) {
+		step = MIN(KERN_GROUP - n % KERN_GROUP, end - n);
+		if (step == KERN_GROUP)
+			ret = pack_group(w, &all, n, err);
+		else
+			ret = pack_rest(w, &all, n, step, 0, 0, err);
 	}
-	return 0;
+	return ret;
 }
 
 size_t kern_e8m0_check(const uint8_t *scale, size_t n, size_t *ret_first)

@@ -50,8 +50,8 @@ size_t kern_weight_bytes(const struct kern_weight_desc *d);
 
 /*
  * Lays the weight out in storage (kern_weight_bytes() bytes, 64-byte aligned, owned by the caller,
- * kept as long as the weight) and zeroes it. Returns 0, or -EINVAL with err naming the field that
- * does not fit.
+ * kept as long as the weight) and zeroes what no row fills: the rows beyond n. Returns 0, or
+ * -EINVAL with err naming the field that does not fit.
  */
 int kern_weight_init(struct kern_weight *w, const struct kern_weight_desc *d, void *storage,
 	struct errbuf *err) MUST_CHECK;
@@ -61,11 +61,11 @@ int kern_weight_init(struct kern_weight *w, const struct kern_weight_desc *d, vo
  * (first, 0), row-major, raw_stride BYTES from row to row (FP4: two a byte, low nibble first).
  * scales points at the scale of the block that holds global (row0 + first, col0), scale_stride
  * ELEMENTS (f32 or bytes) from one block row to the next (FP4: from row to row); NULL without
- * scales. Neither needs alignment. Rows may come in any order and number; different rows may be
- * packed by different threads when they lie in different groups of 16.
- * Returns 0, or -EBADMSG with err naming row and column or block: an FP8 NaN code; a scale that is
- * NaN (E8M0 byte 255), not positive, or so large that the greatest code would overflow (above
- * 2^119 for FP8, 2^125 for FP4).
+ * scales. Neither needs alignment. Rows may come in any order and number, whole groups of 16
+ * fastest; different rows may be packed by different threads when they lie in different groups
+ * of 16. Returns 0, or -EBADMSG with err naming row and column or block: an FP8 NaN code; a scale
+ * that is NaN (E8M0 byte 255), not positive, or so large that the greatest code would overflow
+ * (above 2^119 for FP8, 2^125 for FP4).
  */
 int kern_weight_pack(struct kern_weight *w, uint32_t first, uint32_t rows, const void *raw,
 	size_t raw_stride, const void *scales, size_t scale_stride, struct errbuf *err) MUST_CHECK;

@@ -227,6 +227,97 @@ static void test_pack_refuses_nan_and_overflow(void **state)
 	assert_int_equal(pack_one(KERN_FP4, KERN_SCALE_E8M0, 0, nan), -EBADMSG);
 }
 
+/* Rows in whole groups, which are turned in registers, equal rows that come one at a time. */
+static void test_pack_of_groups_equals_pack_of_rows(void **state)
+{
+	static const enum kern_dtype types[] = {KERN_F32, KERN_F16, KERN_BF16, KERN_FP8, KERN_FP4};
+	static const uint8_t size2[] = {8, 4, 4, 2, 1}; /* bytes of two elements */
+
+	for (int i = 0; i < 200; i++) {
+		int t = i % 5;
+		bool scaled = types[t] == KERN_FP8 || types[t] == KERN_FP4;
+		uint32_t n = 1 + kt_below(70), k = 2 * (1 + kt_below(i % 2 ? 40 : 2000));
+		uint32_t row0 = kt_below(300), pad = kt_below(9), nblk = k / 32 + 2;
+		struct kern_weight_desc d = {.dtype = types[t],
+			.scale = scaled ? KERN_SCALE_E8M0 : KERN_SCALE_NONE,
+			.n = n,
+			.k = k,
+			.row0 = row0};
+		size_t stride = k * size2[t] / 2 + pad, bytes = kern_weight_bytes(&d);
+		uint8_t *raw = kt_new(n * stride), *scale = kt_new((size_t)n * nblk);
+		uint32_t unit = types[t] == KERN_FP8 ? 128 : 1;
+		struct kern_weight w[2];
+		struct errbuf err;
+
+		for (size_t j = 0; j < n * stride; j++) {
+			raw[j] = (uint8_t)kt_random();
+			if (types[t] == KERN_FP8 && (raw[j] & 0x7f) == 0x7f)
+				raw[j] = 0;
+		}
+		for (size_t j = 0; j < (size_t)n * nblk; j++)
+			scale[j] = (uint8_t)kt_below(247); /* the greatest of FP8 */
+		for (int j = 0; j < 2; j++) {
+			void *storage = kt_new(bytes);
+
+			memset(storage, j ? 0x5a : 0xa5, bytes);
+			assert_int_equal(kern_weight_init(&w[j], &d, storage, &err), 0);
+		}
+		assert_int_equal(kern_weight_pack(&w[0], 0, n, raw, stride, scale, nblk, &err), 0);
+		for (uint32_t r = n; r-- > 0;) {
+			size_t block = (row0 + r) / unit - row0 / unit;
+
+			assert_int_equal(kern_weight_pack(&w[1], r, 1, raw + r * stride, stride,
+						 scale + block * nblk, nblk, &err),
+				0);
+		}
+		assert_memory_equal(w[0].data, w[1].data, bytes);
+		kt_free_all();
+	}
+}
+
+/* The refusal names the row and column wherever the bad code lies. */
+static void test_pack_of_groups_names_what_it_refuses(void **state)
+{
+	enum { N = 48, K = 200, NBLK = 8 };
+	struct kern_weight_desc d = {KERN_FP8, KERN_SCALE_E8M0, N, K, 128, 256};
+
+	for (int i = 0; i < 100; i++) {
+		uint32_t row = kt_below(N), col = kt_below(K);
+		uint8_t *raw = kt_new(N * K), *scale = kt_new(N * NBLK);
+		char want[64];
+		struct errbuf err = {0};
+		struct kern_weight w;
+
+		memset(scale, 127, N * NBLK);
+		memset(raw, 0x7e, N * K);
+		assert_int_equal(kern_weight_init(&w, &d, kt_new(kern_weight_bytes(&d)), &err), 0);
+		assert_int_equal(kern_weight_pack(&w, 0, N, raw, K, scale, NBLK, &err), 0);
+		raw[row * K + col] = i % 2 ? 0x7f : 0xff;
+		assert_int_equal(kern_weight_pack(&w, 0, N, raw, K, scale, NBLK, &err), -EBADMSG);
+		snprintf(want, sizeof(want), "fp8 NaN at row %u, column %u", 128 + row, 256 + col);
+		assert_string_equal(err.text, want);
+		kt_free_all();
+	}
+	d = (struct kern_weight_desc){KERN_FP4, KERN_SCALE_E8M0, N, 3200, 0, 0};
+	for (int i = 0; i < 20; i++) {
+		uint32_t row = kt_below(N), block = kt_below(100);
+		uint8_t *raw = kt_new(N * 1600), *scale = kt_new(N * 100);
+		char want[64];
+		struct errbuf err = {0};
+		struct kern_weight w;
+
+		memset(scale, 252, N * 100);
+		memset(raw, 0xff, N * 1600);
+		assert_int_equal(kern_weight_init(&w, &d, kt_new(kern_weight_bytes(&d)), &err), 0);
+		assert_int_equal(kern_weight_pack(&w, 0, N, raw, 1600, scale, 100, &err), 0);
+		scale[row * 100 + block] = (uint8_t)(253 + kt_below(3));
+		assert_int_equal(kern_weight_pack(&w, 0, N, raw, 1600, scale, 100, &err), -EBADMSG);
+		snprintf(want, sizeof(want), "scale of row %u, block %u is NaN", row, block);
+		assert_memory_equal(err.text, want, strlen(want));
+		kt_free_all();
+	}
+}
+
 static void test_init_refuses_what_does_not_fit(void **state)
 {
 	static const struct kern_weight_desc bad[] = {
@@ -281,6 +372,8 @@ int main(void)
 		cmocka_unit_test(test_block_scales_cover_amax_and_bound_error),
 		cmocka_unit_test(test_e8m0_check_finds_nan_bytes),
 		cmocka_unit_test(test_pack_refuses_nan_and_overflow),
+		cmocka_unit_test(test_pack_of_groups_equals_pack_of_rows),
+		cmocka_unit_test(test_pack_of_groups_names_what_it_refuses),
 		cmocka_unit_test(test_init_refuses_what_does_not_fit),
 		cmocka_unit_test(test_pack_every_kind_widens_exactly),
 	};
