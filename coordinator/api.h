@@ -7,9 +7,10 @@
  * Everything runs on the loop's thread but the reading of large bodies (prep.c), which goes to
  * loop_work threads: call loop_work_start() before the first request.
  *
- * Order of calls: api_new(); http_server_ops = {api_on_request, api_on_refused, api}; on SIGHUP api_reload(); at
- * the end of a drain api_abort_all(). When loop_run() has returned for good: loop_settle(), which
- * ends the pool threads, http_server_free(), api_free(), engine_free(), loop_free().
+ * Order of calls: api_new(); http_server_ops = {api_on_request, api_on_refused, api}; on SIGHUP
+ * api_reload(); at the end of a drain api_abort_all(). When loop_run() has returned for good:
+ * loop_settle(), which ends the pool threads, http_server_free(), api_free(), engine_free(),
+ * loop_free().
  */
 #ifndef COORDINATOR_API_H
 #define COORDINATOR_API_H
