@@ -15,6 +15,14 @@ enum {
 	KEY_LD = KERN_HEAD + 16
 };
 
+/* Keys lie anywhere in the pools: asks for n of them while others are worked on. */
+static void prefetch(const uint8_t *const *at, uint32_t n, size_t bytes)
+{
+	for (uint32_t i = 0; i < n; i++)
+		for (size_t b = 0; b < bytes; b += 64)
+			_mm_prefetch((const char *)at[i] + b, _MM_HINT_T0);
+}
+
 /* A thread's scratch. */
 struct lane {
 	float *keys;               /* [KERN_KEY_TILE][KEY_LD] */
@@ -141,10 +149,14 @@ VEC_INLINE void score_tile(
 static void scores(const struct kern_attention_args *a, const float *q, uint32_t heads,
 	const uint8_t *const *at, uint32_t n, const struct lane *l)
 {
+	size_t bytes = kern_kv_row_bytes(a->format);
 	float spare[HEADS][KEYS];
 
 	for (uint32_t j = 0; j < n; j += KEYS) {
 		const float *ks[KEYS];
+
+		if (j + KEYS < n)
+			prefetch(at + j + KEYS, MIN(n - j - KEYS, (uint32_t)KEYS), bytes);
 
 		for (uint32_t i = 0; i < KEYS; i++) {
 			float *k = l->keys + (size_t)MIN(j + i, n - 1) * KEY_LD;
@@ -249,18 +261,20 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 	const float *q = a->q + ((size_t)row * a->heads + h0) * KERN_HEAD;
 	float *o = a->o + ((size_t)row * a->heads + h0) * KERN_HEAD;
 	struct kern_keys k = kern_keys(a, row);
-	const uint8_t *at[KERN_KEY_TILE];
-	uint32_t n;
+	const uint8_t *at[2][KERN_KEY_TILE];
+	uint32_t n, next, tile = 0;
 
 	memset(l->out, 0, (size_t)heads * KERN_HEAD * sizeof(float));
 	for (uint32_t h = 0; h < heads; h++) {
 		l->max[h] = a->sink[h0 + h];
 		l->sum[h] = 1.0f;
 	}
-	while ((n = kern_keys_next(&k, KERN_KEY_TILE, at))) {
-		scores(a, q, heads, at, n, l);
+	for (n = kern_keys_next(&k, KERN_KEY_TILE, at[0]); n; n = next, tile ^= 1) {
+		scores(a, q, heads, at[tile], n, l);
 		for (uint32_t h = 0; h < heads; h++)
 			weigh(l, h, n);
+		next = kern_keys_next(&k, KERN_KEY_TILE, at[tile ^ 1]);
+		prefetch(at[tile ^ 1], MIN(next, (uint32_t)KEYS), kern_kv_row_bytes(a->format));
 		outputs(l, heads, n);
 	}
 	for (uint32_t h = 0; h < heads; h++) {

@@ -3,9 +3,9 @@
  * one chain of fused multiply-adds over ascending k, whatever the tile.
  *
  *   few rows    weights are widened in registers and used at once: memory-bound, like a GEMV
- *   many rows   a panel of KERN_PANEL_K columns x VEC_NV groups is widened once into the L1 cache
- *               and used for every row; partial sums wait in scratch between
- *               panels
+ *   many rows   a panel of KERN_PANEL_K columns x up to VEC_NV groups is widened once into the L1
+ *               cache and used for every row, more of them at a time where it is narrow; partial
+ *               sums wait in scratch between panels
  *
  * Storing and reloading a partial sum does not change it, so both paths give the same bits.
  */
@@ -218,9 +218,8 @@ VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_
 /* ---- many rows ---- */
 
 VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight *w, uint32_t group,
-	uint32_t k0, uint32_t kn, float *panel)
+	uint32_t k0, uint32_t kn, size_t ld, float *panel)
 {
-	const size_t ld = VEC_NV * KERN_GROUP;
 	const uint8_t *p = product_at(dtype, w, group, k0);
 
 	for (uint32_t k = 0, run; k < kn; k += run) {
@@ -240,109 +239,156 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 	}
 }
 
-/* Widens columns k0 .. k0+kn-1 of up to VEC_NV groups into panel[kn][VEC_NV * 16]; groups that are
- * not there are zeros. */
-static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t k0,
+/* Widens columns k0 .. k0+kn-1 of nv groups into panel[kn][nv * 16]. */
+static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t nv, uint32_t k0,
 	uint32_t kn, float *panel)
 {
-	for (uint32_t v = 0; v < VEC_NV; v++) {
+	size_t ld = (size_t)nv * KERN_GROUP;
+
+	for (uint32_t v = 0; v < nv; v++) {
 		float *to = panel + v * KERN_GROUP;
 
-		if (v >= groups) {
-			for (uint32_t k = 0; k < kn; k++)
-				v16_store(to + k * VEC_NV * KERN_GROUP, v16_set1(0));
-			continue;
-		}
 		switch (w->dtype) {
 		case KERN_F32:
-			product_panel_of(KERN_F32, w, group + v, k0, kn, to);
+			product_panel_of(KERN_F32, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_F16:
-			product_panel_of(KERN_F16, w, group + v, k0, kn, to);
+			product_panel_of(KERN_F16, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_BF16:
-			product_panel_of(KERN_BF16, w, group + v, k0, kn, to);
+			product_panel_of(KERN_BF16, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_FP8:
-			product_panel_of(KERN_FP8, w, group + v, k0, kn, to);
+			product_panel_of(KERN_FP8, w, group + v, k0, kn, ld, to);
 			break;
 		default:
-			product_panel_of(KERN_FP4, w, group + v, k0, kn, to);
+			product_panel_of(KERN_FP4, w, group + v, k0, kn, ld, to);
 		}
 	}
 }
 
-/* sums[mr][VEC_NV * 16] (+)= x[mr] panel */
-VEC_INLINE void product_tile_sums(const int mr, const float *const *x, uint32_t kn,
+/* Asks for what product_panel() will read next, while this panel is used: a panel's stretches are
+ * too short for the hardware to see where they lead. */
+static void product_prefetch(
+	const struct kern_weight *w, uint32_t group, uint32_t nv, uint32_t k0, uint32_t kn)
+{
+	for (uint32_t v = 0; v < nv; v++) {
+		const uint8_t *p = product_at(w->dtype, w, group + v, k0);
+		const uint8_t *end = product_at(w->dtype, w, group + v, k0 + kn);
+
+		for (; p < end; p += 64)
+			_mm_prefetch((const char *)p, _MM_HINT_T1);
+	}
+}
+
+/* sums[mr][nv * 16] (+)= x[mr] panel */
+VEC_INLINE void product_tile_sums(const int mr, const int nv, const float *const *x, uint32_t kn,
 	const float *panel, bool first, float *sums)
 {
-	v16 acc[VEC_MR][VEC_NV];
+	v16 acc[VEC_MR_NARROW][VEC_NV];
 
-#pragma GCC unroll 8
+#pragma GCC unroll 12
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
-			acc[i][v] = first ? v16_set1(0) : v16_load(sums + (i * VEC_NV + v) * 16);
-	product_tile(mr, x, kn, panel, acc);
-#pragma GCC unroll 8
+		for (int v = 0; v < nv; v++)
+			acc[i][v] = first ? v16_set1(0) : v16_load(sums + (i * nv + v) * 16);
+	product_tile(mr, nv, x, kn, panel, acc);
+#pragma GCC unroll 12
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
-			v16_store(sums + (i * VEC_NV + v) * 16, acc[i][v]);
+		for (int v = 0; v < nv; v++)
+			v16_store(sums + (i * nv + v) * 16, acc[i][v]);
 }
 
-static void product_tiles(uint32_t rows, const float *const *x, uint32_t k0, uint32_t kn,
-	const float *panel, float *sums)
-{
-	const float *at[VEC_MR];
+#define PRODUCT_TILE(mr, nv)                                                                       \
+	case mr:                                                                                   \
+		product_tile_sums(mr, nv, at, kn, panel, !k0, to);                                 \
+		break;
 
-	for (uint32_t t = 0; t < rows; t += VEC_MR) {
-		float *to = sums + (size_t)t * VEC_NV * KERN_GROUP;
-
-		for (uint32_t i = 0; i < VEC_MR; i++)
-			at[i] = x[MIN(t + i, rows - 1)] + k0;
-		switch (MIN(rows - t, (uint32_t)VEC_MR)) {
-		case 1:
-			product_tile_sums(1, at, kn, panel, !k0, to);
-			break;
-		case 2:
-			product_tile_sums(2, at, kn, panel, !k0, to);
-			break;
-		case 3:
-			product_tile_sums(3, at, kn, panel, !k0, to);
-			break;
-		case 4:
-			product_tile_sums(4, at, kn, panel, !k0, to);
-			break;
-		case 5:
-			product_tile_sums(5, at, kn, panel, !k0, to);
-			break;
-		default:
-			product_tile_sums(6, at, kn, panel, !k0, to);
-		}
+/* All rows times a panel of nv groups, `most` of them at a time. */
+#define PRODUCT_TILES(name, nv, most, ...)                                                         \
+	static void name(uint32_t rows, const float *const *x, uint32_t k0, uint32_t kn,           \
+		const float *panel, float *sums)                                                   \
+	{                                                                                          \
+		for (uint32_t t = 0; t < rows; t += most) {                                        \
+			float *to = sums + (size_t)t * nv * KERN_GROUP;                            \
+			const float *at[most];                                                     \
+                                                                                                   \
+			for (uint32_t i = 0; i < most; i++)                                        \
+				at[i] = x[MIN(t + i, rows - 1)] + k0;                              \
+			switch (MIN(rows - t, (uint32_t)most)) {                                   \
+				__VA_ARGS__                                                        \
+			}                                                                          \
+		}                                                                                  \
 	}
+
+#define PRODUCT_TILE_6(nv)                                                                         \
+	PRODUCT_TILE(1, nv)                                                                        \
+	PRODUCT_TILE(2, nv)                                                                        \
+	PRODUCT_TILE(3, nv) PRODUCT_TILE(4, nv) PRODUCT_TILE(5, nv) PRODUCT_TILE(6, nv)
+#define PRODUCT_TILE_12(nv)                                                                        \
+	PRODUCT_TILE_6(nv)                                                                         \
+	PRODUCT_TILE(7, nv)                                                                        \
+	PRODUCT_TILE(8, nv)                                                                        \
+	PRODUCT_TILE(9, nv) PRODUCT_TILE(10, nv) PRODUCT_TILE(11, nv) PRODUCT_TILE(12, nv)
+
+#if VEC_WIDE
+PRODUCT_TILES(product_tiles_1, 1, VEC_MR_NARROW, PRODUCT_TILE_12(1))
+PRODUCT_TILES(product_tiles_2, 2, VEC_MR_NARROW, PRODUCT_TILE_12(2))
+PRODUCT_TILES(product_tiles_4, 4, VEC_MR, PRODUCT_TILE_6(4))
+#else
+PRODUCT_TILES(product_tiles_1, 1, VEC_MR_NARROW, PRODUCT_TILE_6(1))
+#endif
+
+/* Groups of the next panel: as many as a tile takes, fewer at the end. */
+static uint32_t product_width(uint32_t left)
+{
+	return VEC_NV >= 4 && left >= 4 ? 4 : VEC_NV >= 2 && left >= 2 ? 2 : 1;
+}
+
+static void product_tiles(uint32_t nv, uint32_t rows, const float *const *x, uint32_t k0,
+	uint32_t kn, const float *panel, float *sums)
+{
+#if VEC_WIDE
+	if (nv == 4) {
+		product_tiles_4(rows, x, k0, kn, panel, sums);
+		return;
+	}
+	if (nv == 2) {
+		product_tiles_2(rows, x, k0, kn, panel, sums);
+		return;
+	}
+#endif
+	product_tiles_1(rows, x, k0, kn, panel, sums);
 }
 
 void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
 	const float *const *x, float *y, size_t ldy, float *panel)
 {
-	const size_t ld = VEC_NV * KERN_GROUP;
 	float *sums = panel + KERN_PANEL_BYTES / sizeof(float);
 
 	if (rows <= VEC_MR) {
 		product_few(w, group, groups, rows, x, y, ldy);
 		return;
 	}
-	for (uint32_t g = 0; g < groups; g += VEC_NV) {
-		uint32_t ng = MIN(groups - g, (uint32_t)VEC_NV);
-		uint32_t n = MIN(ng * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
+	for (uint32_t g = 0, nv; g < groups; g += nv) {
+		uint32_t n;
 
+		nv = product_width(groups - g);
+		n = MIN(nv * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
 		for (uint32_t k = 0, kn; k < w->k; k += kn) {
 			kn = MIN(w->k - k, (uint32_t)KERN_PANEL_K);
-			product_panel(w, group + g, ng, k, kn, panel);
-			product_tiles(rows, x, k, kn, panel, sums);
+			product_panel(w, group + g, nv, k, kn, panel);
+			if (k + kn < w->k)
+				product_prefetch(w, group + g, nv, k + kn,
+					MIN(w->k - k - kn, (uint32_t)KERN_PANEL_K));
+			else if (g + nv < groups)
+				product_prefetch(w, group + g + nv, product_width(groups - g - nv),
+					0, MIN(w->k, (uint32_t)KERN_PANEL_K));
+			product_tiles(nv, rows, x, k, kn, panel, sums);
 		}
 		for (uint32_t t = 0; t < rows; t++)
-			memcpy(y + t * ldy + g * KERN_GROUP, sums + t * ld, n * sizeof(float));
+			memcpy(y + t * ldy + g * KERN_GROUP, sums + (size_t)t * nv * KERN_GROUP,
+				n * sizeof(float));
 	}
 }
