@@ -147,7 +147,7 @@ class Storm:
         self.requests = 0
         self.index = args.at
         self.errors = []
-        self.slowest = 0.0
+        self.slowest = (0.0, "none")
 
     def wrong(self, session, why):
         self.errors.append(why)
@@ -180,7 +180,7 @@ class Storm:
             s.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.socket.close()
         self.live -= 1
-        self.slowest = max(self.slowest, time.monotonic() - s.began)
+        self.slowest = max(self.slowest, (time.monotonic() - s.began, f"session {s.index}, {s.ending}, {s.count} requests"))
 
     def events(self, s, write):
         self.selector.modify(s.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0), s)
@@ -308,7 +308,7 @@ class Storm:
 
 def report(storm, before):
     print(f"{storm.requests} requests in {storm.index - storm.args.at} connections, {storm.took:.0f} s, "
-          f"the slowest {storm.slowest:.2f} s; {sum(storm.outcomes.values())} outcomes:")
+          f"the slowest {storm.slowest[0]:.2f} s ({storm.slowest[1]}); {sum(storm.outcomes.values())} outcomes:")
     for outcome, n in sorted(storm.outcomes.items()):
         print(f"  {n:8} {outcome}")
     work = storm.daemon.get("/status")[1]["scheduler"]
