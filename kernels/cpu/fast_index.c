@@ -145,6 +145,7 @@ static void page_panel(
 VEC_INLINE void head_tile(
 	const int mr, const float *const *q, const float *panel, const float *w, v16 s[VEC_NV])
 {
+	const struct tile_ahead none = {{(const char *)w, (const char *)w}, 0};
 	v16 acc[VEC_MR][VEC_NV];
 
 #pragma GCC unroll 8
@@ -152,7 +153,7 @@ VEC_INLINE void head_tile(
 #pragma GCC unroll 4
 		for (int v = 0; v < VEC_NV; v++)
 			acc[i][v] = v16_set1(0);
-	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, acc);
+	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, &none, acc);
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4

@@ -267,56 +267,81 @@ static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t 
 	}
 }
 
-/* Asks for what product_panel() will read next, while this panel is used: a panel's stretches are
- * too short for the hardware to see where they lead. */
-static void product_prefetch(
-	const struct kern_weight *w, uint32_t group, uint32_t nv, uint32_t k0, uint32_t kn)
-{
-	for (uint32_t v = 0; v < nv; v++) {
-		const uint8_t *p = product_at(w->dtype, w, group + v, k0);
-		const uint8_t *end = product_at(w->dtype, w, group + v, k0 + kn);
+/* A panel at work: rows x nv groups, and where its outputs go. */
+struct product_panel {
+	uint32_t k0, kn, rows, nv;
+	bool last;      /* of its outputs: sums go to y */
+	uint32_t n;     /* outputs that are there */
+	const float *w; /* [kn][nv * 16] */
+	float *sums;    /* [rows][nv * 16] between panels */
+	float *y;
+	size_t ldy;
+	/* the panel after it: its stretches are too short for the hardware to see where they lead
+	 */
+	const char *ahead[VEC_NV];
+	uint32_t ahead_n;
+	size_t ahead_step;
+};
 
-		for (; p < end; p += 64)
-			_mm_prefetch((const char *)p, _MM_HINT_T1);
-	}
+static void product_look_ahead(struct product_panel *p, const struct kern_weight *w, uint32_t group,
+	uint32_t nv, uint32_t k0)
+{
+	p->ahead_n = nv;
+	p->ahead_step = w->dtype == KERN_FP4 ? 8 : product_step(w->dtype);
+	for (uint32_t v = 0; v < nv; v++)
+		p->ahead[v] = (const char *)product_at(w->dtype, w, group + v, k0);
 }
 
-/* sums[mr][nv * 16] (+)= x[mr] panel */
-VEC_INLINE void product_tile_sums(const int mr, const int nv, const float *const *x, uint32_t kn,
-	const float *panel, bool first, float *sums)
+/* y[mr][n] or sums[mr][nv * 16] = (sums +) x[mr] panel; the tile-th tile of rows, from row t on. */
+VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct product_panel *p,
+	const float *const *x, uint32_t t, uint32_t tile)
 {
+	struct tile_ahead next = {{(const char *)p->w, (const char *)p->w}, 0};
+	float *sums = p->sums + (size_t)t * nv * KERN_GROUP;
 	v16 acc[VEC_MR_NARROW][VEC_NV];
 
+	for (uint32_t i = 0; i < 2; i++)
+		if (2 * tile + i < p->ahead_n) {
+			next.at[i] = p->ahead[2 * tile + i];
+			next.step = p->ahead_step;
+		}
 #pragma GCC unroll 12
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
 		for (int v = 0; v < nv; v++)
-			acc[i][v] = first ? v16_set1(0) : v16_load(sums + (i * nv + v) * 16);
-	product_tile(mr, nv, x, kn, panel, acc);
+			acc[i][v] = p->k0 ? v16_load(sums + (i * nv + v) * 16) : v16_set1(0);
+	product_tile(mr, nv, x, p->kn, p->w, &next, acc);
 #pragma GCC unroll 12
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-		for (int v = 0; v < nv; v++)
-			v16_store(sums + (i * nv + v) * 16, acc[i][v]);
+		for (int v = 0; v < nv; v++) {
+			uint32_t left = p->n - MIN(p->n, (uint32_t)v * KERN_GROUP);
+
+			if (p->last)
+				v16_store_n(p->y + (t + i) * p->ldy + v * KERN_GROUP, acc[i][v],
+					MIN(left, (uint32_t)KERN_GROUP));
+			else
+				v16_store(sums + (i * nv + v) * 16, acc[i][v]);
+		}
 }
 
 #define PRODUCT_TILE(mr, nv)                                                                       \
 	case mr:                                                                                   \
-		product_tile_sums(mr, nv, at, kn, panel, !k0, to);                                 \
+		product_tile_sums(mr, nv, p, at, t, t / most);                                     \
 		break;
 
-/* All rows times a panel of nv groups, `most` of them at a time. */
-#define PRODUCT_TILES(name, nv, most, ...)                                                         \
-	static void name(uint32_t rows, const float *const *x, uint32_t k0, uint32_t kn,           \
-		const float *panel, float *sums)                                                   \
+/* All rows times a panel of nv groups, `many` of them at a time. */
+#define PRODUCT_TILES(nv, many, ...)                                                               \
+	static void product_tiles_##nv(const struct product_panel *p, const float *const *x)       \
 	{                                                                                          \
-		for (uint32_t t = 0; t < rows; t += most) {                                        \
-			float *to = sums + (size_t)t * nv * KERN_GROUP;                            \
+		enum { most = many };                                                              \
+                                                                                                   \
+		for (uint32_t t = 0; t < p->rows; t += most) {                                     \
 			const float *at[most];                                                     \
                                                                                                    \
 			for (uint32_t i = 0; i < most; i++)                                        \
-				at[i] = x[MIN(t + i, rows - 1)] + k0;                              \
-			switch (MIN(rows - t, (uint32_t)most)) {                                   \
+				at[i] = x[MIN(t + i, p->rows - 1)] + p->k0;                        \
+			switch (MIN(p->rows - t, (uint32_t)most)) {                                \
 				__VA_ARGS__                                                        \
 			}                                                                          \
 		}                                                                                  \
@@ -333,11 +358,11 @@ VEC_INLINE void product_tile_sums(const int mr, const int nv, const float *const
 	PRODUCT_TILE(9, nv) PRODUCT_TILE(10, nv) PRODUCT_TILE(11, nv) PRODUCT_TILE(12, nv)
 
 #if VEC_WIDE
-PRODUCT_TILES(product_tiles_1, 1, VEC_MR_NARROW, PRODUCT_TILE_12(1))
-PRODUCT_TILES(product_tiles_2, 2, VEC_MR_NARROW, PRODUCT_TILE_12(2))
-PRODUCT_TILES(product_tiles_4, 4, VEC_MR, PRODUCT_TILE_6(4))
+PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_12(1))
+PRODUCT_TILES(2, VEC_MR_NARROW, PRODUCT_TILE_12(2))
+PRODUCT_TILES(4, VEC_MR, PRODUCT_TILE_6(4))
 #else
-PRODUCT_TILES(product_tiles_1, 1, VEC_MR_NARROW, PRODUCT_TILE_6(1))
+PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_6(1))
 #endif
 
 /* Groups of the next panel: as many as a tile takes, fewer at the end. */
@@ -346,49 +371,50 @@ static uint32_t product_width(uint32_t left)
 	return VEC_NV >= 4 && left >= 4 ? 4 : VEC_NV >= 2 && left >= 2 ? 2 : 1;
 }
 
-static void product_tiles(uint32_t nv, uint32_t rows, const float *const *x, uint32_t k0,
-	uint32_t kn, const float *panel, float *sums)
+static void product_tiles(const struct product_panel *p, const float *const *x)
 {
 #if VEC_WIDE
-	if (nv == 4) {
-		product_tiles_4(rows, x, k0, kn, panel, sums);
+	if (p->nv == 4) {
+		product_tiles_4(p, x);
 		return;
 	}
-	if (nv == 2) {
-		product_tiles_2(rows, x, k0, kn, panel, sums);
+	if (p->nv == 2) {
+		product_tiles_2(p, x);
 		return;
 	}
 #endif
-	product_tiles_1(rows, x, k0, kn, panel, sums);
+	product_tiles_1(p, x);
 }
 
 void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
 	const float *const *x, float *y, size_t ldy, float *panel)
 {
-	float *sums = panel + KERN_PANEL_BYTES / sizeof(float);
+	struct product_panel p = {.rows = rows,
+		.w = panel,
+		.sums = panel + KERN_PANEL_BYTES / sizeof(float),
+		.ldy = ldy};
 
 	if (rows <= VEC_MR) {
 		product_few(w, group, groups, rows, x, y, ldy);
 		return;
 	}
-	for (uint32_t g = 0, nv; g < groups; g += nv) {
-		uint32_t n;
+	for (uint32_t g = 0; g < groups; g += p.nv) {
+		p.nv = product_width(groups - g);
+		p.n = MIN(p.nv * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
+		p.y = y + g * KERN_GROUP;
+		for (p.k0 = 0; p.k0 < w->k; p.k0 += p.kn) {
+			uint32_t next = g + p.nv;
 
-		nv = product_width(groups - g);
-		n = MIN(nv * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
-		for (uint32_t k = 0, kn; k < w->k; k += kn) {
-			kn = MIN(w->k - k, (uint32_t)KERN_PANEL_K);
-			product_panel(w, group + g, nv, k, kn, panel);
-			if (k + kn < w->k)
-				product_prefetch(w, group + g, nv, k + kn,
-					MIN(w->k - k - kn, (uint32_t)KERN_PANEL_K));
-			else if (g + nv < groups)
-				product_prefetch(w, group + g + nv, product_width(groups - g - nv),
-					0, MIN(w->k, (uint32_t)KERN_PANEL_K));
-			product_tiles(nv, rows, x, k, kn, panel, sums);
+			p.kn = MIN(w->k - p.k0, (uint32_t)KERN_PANEL_K);
+			p.last = p.k0 + p.kn == w->k;
+			p.ahead_n = 0;
+			if (!p.last)
+				product_look_ahead(&p, w, group + g, p.nv, p.k0 + p.kn);
+			else if (next < groups)
+				product_look_ahead(
+					&p, w, group + next, product_width(groups - next), 0);
+			product_panel(w, group + g, p.nv, p.k0, p.kn, panel);
+			product_tiles(&p, x);
 		}
-		for (uint32_t t = 0; t < rows; t++)
-			memcpy(y + t * ldy + g * KERN_GROUP, sums + (size_t)t * nv * KERN_GROUP,
-				n * sizeof(float));
 	}
 }
