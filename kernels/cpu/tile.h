@@ -26,8 +26,8 @@ VEC_INLINE void product_tile(const int mr, const int nv, const float *const *x, 
 	for (uint32_t k = 0; k < kn; k++, panel += nv * KERN_GROUP) {
 		v16 c[VEC_NV];
 
-		_mm_prefetch(first, _MM_HINT_T0);
-		_mm_prefetch(second, _MM_HINT_T0);
+		_mm_prefetch(first, _MM_HINT_T1);
+		_mm_prefetch(second, _MM_HINT_T1);
 		first += next->step;
 		second += next->step;
 
