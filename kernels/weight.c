@@ -1,6 +1,6 @@
 #include "kernels/weight.h"
 
-#include <emmintrin.h>
+#include <immintrin.h>
 #include <stdbool.h>
 
 static uint32_t block_of(enum kern_dtype dtype)
@@ -142,9 +142,9 @@ enum { LINE = 64 };
  * LANES(n, bits): a line of 16 rows into 16 lanes, in squares of n x n.
  */
 #define LANES(n, bits)                                                                             \
-	static void lanes_##bits(uint8_t rows[KERN_GROUP][LINE], uint8_t *to)                      \
+	static void lanes_##bits(uint8_t rows[KERN_GROUP][LINE], size_t width, uint8_t *to)        \
 	{                                                                                          \
-		for (size_t at = 0; at < LINE; at += 16) {                                         \
+		for (size_t at = 0; at < width; at += 16) {                                        \
 			for (size_t row = 0; row < KERN_GROUP; row += (n)) {                       \
 				__m128i r[n];                                                      \
                                                                                                    \
@@ -163,14 +163,15 @@ LANES(16, 8)
 LANES(8, 16)
 LANES(4, 32)
 
-static void turn_line(uint8_t rows[KERN_GROUP][LINE], size_t bytes, uint8_t *to)
+/* The first width bytes of 16 rows, a multiple of a register. */
+static void turn_line(uint8_t rows[KERN_GROUP][LINE], size_t width, size_t bytes, uint8_t *to)
 {
 	if (bytes == 1)
-		lanes_8(rows, to);
+		lanes_8(rows, width, to);
 	else if (bytes == 2)
-		lanes_16(rows, to);
+		lanes_16(rows, width, to);
 	else
-		lanes_32(rows, to);
+		lanes_32(rows, width, to);
 }
 
 /* Are all bytes of the tile fit, where x - most above 0 (saturating) tells one that is not? */
@@ -188,23 +189,76 @@ static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t
 }
 
 /*
- * Interleaves 16 rows of `units` units into *to and returns how many it did: whole cache lines
- * only. Rows are often a power of two apart and then share the sets of the first cache, so that a
- * line is taken whole when it is there. Stops in front of a line with a byte whose bits under mask
- * exceed most (255: none does).
+ * As lanes_8 for whole lines, the lines in registers of their own size: unpacking turns the four
+ * squares at once, each in its quarter, and the quarters are then brought together by column.
+ * Returns false, and stores nothing, where tile_has_above() would say so.
+ */
+__attribute__((target("avx512f,avx512bw"))) static bool turn_line_avx512(
+	const uint8_t *raw, size_t stride, uint8_t mask, uint8_t most, uint8_t *to)
+{
+	__m512i r[KERN_GROUP], t[KERN_GROUP], bad = _mm512_setzero_si512();
+	__m512i m = _mm512_set1_epi8((char)mask), top = _mm512_set1_epi8((char)most);
+
+	_Pragma("GCC unroll 16") for (int i = 0; i < KERN_GROUP; i++)
+	{
+		r[i] = _mm512_loadu_si512(raw + (size_t)i * stride);
+		bad = _mm512_or_si512(bad, _mm512_subs_epu8(_mm512_and_si512(r[i], m), top));
+	}
+	if (_mm512_test_epi8_mask(bad, bad))
+		return false;
+	_Pragma("GCC unroll 4") for (int stage = 0; stage < 4; stage++)
+	{
+		_Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+		{
+			t[2 * i] = _mm512_unpacklo_epi8(r[i], r[i + 8]);
+			t[2 * i + 1] = _mm512_unpackhi_epi8(r[i], r[i + 8]);
+		}
+		memcpy(r, t, sizeof(r));
+	}
+	_Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
+	{
+		__m512i lo0 = _mm512_shuffle_i32x4(r[4 * i], r[4 * i + 1], 0x44);
+		__m512i hi0 = _mm512_shuffle_i32x4(r[4 * i], r[4 * i + 1], 0xee);
+		__m512i lo1 = _mm512_shuffle_i32x4(r[4 * i + 2], r[4 * i + 3], 0x44);
+		__m512i hi1 = _mm512_shuffle_i32x4(r[4 * i + 2], r[4 * i + 3], 0xee);
+		uint8_t *at = to + (size_t)i * LINE;
+
+		_mm512_storeu_si512(at, _mm512_shuffle_i32x4(lo0, lo1, 0x88));
+		_mm512_storeu_si512(at + 4 * LINE, _mm512_shuffle_i32x4(lo0, lo1, 0xdd));
+		_mm512_storeu_si512(at + 8 * LINE, _mm512_shuffle_i32x4(hi0, hi1, 0x88));
+		_mm512_storeu_si512(at + 12 * LINE, _mm512_shuffle_i32x4(hi0, hi1, 0xdd));
+	}
+	return true;
+}
+
+/*
+ * Interleaves 16 rows of `units` units into *to and returns how many it did: those in whole
+ * registers. Rows are often a power of two apart and then share the sets of the first cache, so
+ * that a line is taken whole when it is there. Stops in front of a line with a byte whose bits
+ * under mask exceed most (255: none does).
  */
 static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t bytes,
 	uint8_t mask, uint8_t most, uint8_t *to)
 {
-	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE];
-	size_t at = 0;
+	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE] = {0};
+	size_t end = units * bytes / 16 * 16, at = 0, width;
 
-	for (; at + LINE <= units * bytes; at += LINE) {
-		for (size_t i = 0; i < KERN_GROUP; i++)
-			memcpy(rows[i], raw + i * stride + at, LINE);
+	if (bytes == 1 && __builtin_cpu_supports("avx512bw"))
+		while (end - at >= LINE &&
+			turn_line_avx512(raw + at, stride, mask, most, to + at * KERN_GROUP))
+			at += LINE;
+	for (; at < end; at += width) {
+		width = MIN(end - at, (size_t)LINE);
+		for (size_t i = 0; i < KERN_GROUP; i++) {
+			if (width == LINE)
+				memcpy(rows[i], raw + i * stride + at, LINE);
+			else
+				memcpy(rows[i], raw + i * stride + at, width);
+		}
+		/* what a shorter line leaves of the one before has been found good */
 		if (most != 255 && tile_has_above(rows, mask, most))
 			break;
-		turn_line(rows, bytes, to + at * KERN_GROUP);
+		turn_line(rows, width, bytes, to + at * KERN_GROUP);
 	}
 	return at / bytes;
 }

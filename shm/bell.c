@@ -63,23 +63,21 @@ void bell_disarm(struct bell_armed *mine)
 
 static bool spin(bool (*ready)(void *), void *user, uint64_t spin_ns)
 {
-	mono_ns_t now = 0, end = 0;
+	mono_ns_t end;
 	int i;
 
 	if (ready(user))
 		return true;
 	if (!spin_ns)
 		return false;
-	/* the first spins come before the first look at the clock: news is often that quick */
+	end = mono_now() + spin_ns;
 	do {
 		for (i = 0; i < SPINS_PER_CLOCK; i++) {
 			bell_pause();
 			if (ready(user))
 				return true;
 		}
-		now = mono_now();
-		end = end ? end : now + spin_ns;
-	} while (now < end);
+	} while (mono_now() < end);
 	return false;
 }
 

@@ -95,7 +95,7 @@ static int load(struct rank *r, const struct ckpt *ck, struct errbuf *err)
 	ret = plan_build(ck, r->sh.rank, r->sh.world, &plan, err);
 	if (ret < 0)
 		return ret;
-	ret = weights_load(ck, &plan, dummy_seed, on_load, &r->hooks, &r->w, err);
+	ret = weights_load(ck, &plan, r->ctx.n, dummy_seed, on_load, &r->hooks, &r->w, err);
 	plan_fini(&plan);
 	return ret;
 }

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "shm/sum.h"
@@ -27,8 +28,7 @@ struct loader {
 	const struct ckpt *ck;
 	const struct plan *plan;
 	struct weights *w;
-	unsigned char *next; /* free part of the arena */
-	void **staged;       /* [2 x items]: data and scales being read, to free after a failure */
+	unsigned char **at; /* [items] in the arena */
 	int (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 	void *user;
 };
@@ -196,134 +196,97 @@ static size_t place_bytes(const struct loader *l, const struct plan_item *item)
 	return ALIGN_UP(bytes, (size_t)ARENA_ALIGN);
 }
 
-static void *take(struct loader *l, const struct plan_item *item)
-{
-	void *p = l->next;
-
-	l->next += place_bytes(l, item);
-	return p;
-}
-
-/* ---- load callbacks ------------------------------------------------------------------------ */
-
-static void **staged_of(const struct loader *l, const struct plan_item *item)
-{
-	return l->staged + 2 * (item - l->plan->items);
-}
-
-/* Everything but the embedding is read into a buffer of its own and rearranged in on_done(). */
-static int on_place(void *user, const struct plan_item *item, void **ret_data, void **ret_scales,
-	struct errbuf *err)
-{
-	struct loader *l = user;
-	void *data, *scales = NULL;
-
-	if (place_of(l, item).how == HOW_RAW) {
-		*ret_data = take(l, item);
-		return 0;
-	}
-	data = malloc(item->bytes);
-	if (item->scale_bytes)
-		scales = malloc(item->scale_bytes);
-	if (!data || (item->scale_bytes && !scales)) {
-		free(data);
-		free(scales);
-		return err_set(err, -ENOMEM, EXIT_OS_ERR,
-			"no memory for %" PRIu64 " bytes of a tensor while loading", item->bytes);
-	}
-	staged_of(l, item)[0] = *ret_data = data;
-	if (item->scale_bytes)
-		staged_of(l, item)[1] = *ret_scales = scales;
-	return 0;
-}
-
-static void unstage(struct loader *l, const struct plan_item *item)
-{
-	void **staged = staged_of(l, item);
-
-	free(staged[0]);
-	free(staged[1]);
-	staged[0] = staged[1] = NULL;
-}
+/* ---- load callbacks, called by several threads with rows of their own ---------------------------
+ */
 
 static float float_at(enum ckpt_elem elem, const void *data, size_t i)
 {
-	if (elem == CKPT_BF16)
-		return kern_from_bf16(((const uint16_t *)data)[i]);
-	if (elem == CKPT_F16)
-		return kern_from_f16(((const uint16_t *)data)[i]);
-	return ((const float *)data)[i];
+	uint16_t h;
+	float f;
+
+	if (elem == CKPT_BF16 || elem == CKPT_F16) {
+		memcpy(&h, (const char *)data + i * sizeof(h), sizeof(h));
+		return elem == CKPT_BF16 ? kern_from_bf16(h) : kern_from_f16(h);
+	}
+	memcpy(&f, (const char *)data + i * sizeof(f), sizeof(f));
+	return f;
 }
 
-static void keep_floats(
-	struct loader *l, const struct plan_item *item, const void *data, float **ret_floats)
+static int32_t id_at(enum ckpt_elem elem, const void *data, size_t i)
 {
-	size_t n = item->rows * item->cols;
-	float *to = take(l, item);
+	int64_t wide;
+	int32_t id;
 
-	for (size_t i = 0; i < n; i++)
-		to[i] = float_at(item->elem, data, i);
-	/* Added up, not chained: tensors arrive in no fixed order. Vectors that are split over
-	 * ranks are left out, so that all ranks agree. */
-	if (item->rows == item->all_rows && item->cols == item->all_cols)
-		l->w->fingerprint += sum_bytes(to, n * sizeof(float), item->entry);
-	*ret_floats = to;
+	if (elem == CKPT_I64) {
+		memcpy(&wide, (const char *)data + i * sizeof(wide), sizeof(wide));
+		return (int32_t)wide;
+	}
+	memcpy(&id, (const char *)data + i * sizeof(id), sizeof(id));
+	return id;
 }
 
-static void keep_ids(
-	struct loader *l, const struct plan_item *item, const void *data, int32_t **ret_ids)
+static void keep_floats(const struct plan_item *item, const struct load_rows *rows, float *to)
 {
-	size_t n = item->rows * item->cols;
-	int32_t *to = take(l, item);
-
-	for (size_t i = 0; i < n; i++)
-		to[i] = item->elem == CKPT_I64 ? (int32_t)((const int64_t *)data)[i]
-					       : ((const int32_t *)data)[i];
-	*ret_ids = to;
+	to += rows->first * item->cols;
+	for (uint64_t r = 0; r < rows->n; r++)
+		for (uint64_t c = 0; c < item->cols; c++)
+			*to++ = float_at(item->elem, rows->data + r * rows->stride, c);
 }
 
-static int keep_packed(struct loader *l, const struct plan_item *item, const void *data,
-	const void *scales, struct kern_weight *w, struct errbuf *err)
+static void keep_ids(const struct plan_item *item, const struct load_rows *rows, int32_t *to)
 {
-	struct kern_weight_desc d = desc_of(item);
+	to += rows->first * item->cols;
+	for (uint64_t r = 0; r < rows->n; r++)
+		for (uint64_t c = 0; c < item->cols; c++)
+			*to++ = id_at(item->elem, rows->data + r * rows->stride, c);
+}
+
+static void keep_raw(const struct plan_item *item, const struct load_rows *rows, unsigned char *to)
+{
+	to += rows->first * item->row_bytes;
+	for (uint64_t r = 0; r < rows->n; r++)
+		memcpy(to + r * item->row_bytes, rows->data + r * rows->stride, item->row_bytes);
+}
+
+static int keep_packed(const struct loader *l, const struct load_rows *rows, struct kern_weight *w,
+	struct errbuf *err)
+{
+	const struct plan_item *item = rows->item;
+	size_t scale_stride = rows->scale_stride;
 	struct errbuf why = {0};
 	char name[TENSOR_NAME_MAX];
 	int r;
 
-	r = kern_weight_init(w, &d, take(l, item), &why);
-	if (r == 0)
-		r = kern_weight_pack(w, 0, d.n, data, item->row_bytes, scales,
-			scales ? item->scale_cols : 0, &why);
+	if (item->scale == CKPT_SCALE_F32)
+		scale_stride /= sizeof(float);
+	r = kern_weight_pack(w, (uint32_t)rows->first, (uint32_t)rows->n, rows->data, rows->stride,
+		rows->scales, scale_stride, &why);
 	if (r == 0)
 		return 0;
 	tensor_name(item->kind, item->layer, item->expert, name);
 	return err_set(err, r, EXIT_DATA_ERR, "%s: %s: %s", l->ck->dir, name, why.text);
 }
 
-static int on_done(
-	void *user, const struct plan_item *item, void *data, void *scales, struct errbuf *err)
+static int on_rows(void *user, const struct load_rows *rows, struct errbuf *err)
 {
-	struct loader *l = user;
+	const struct loader *l = user;
+	const struct plan_item *item = rows->item;
 	struct place p = place_of(l, item);
-	int r = 0;
 
 	switch (p.how) {
 	case HOW_RAW:
-		l->w->embed = data;
-		l->w->embed_dtype = dtype_of[item->elem];
+		keep_raw(item, rows, l->at[item - l->plan->items]);
 		return 0;
 	case HOW_FLOATS:
-		keep_floats(l, item, data, p.floats);
-		break;
+		keep_floats(item, rows, *p.floats);
+		return 0;
 	case HOW_IDS:
-		keep_ids(l, item, data, p.ids);
-		break;
+		keep_ids(item, rows, *p.ids);
+		return 0;
 	case HOW_PACK:
-		r = keep_packed(l, item, data, scales, p.pack, err);
-		break;
+		return keep_packed(l, rows, p.pack, err);
 	}
-	unstage(l, item);
-	return r;
+	return 0;
 }
 
 static int on_progress(void *user, uint64_t done_bytes, uint64_t total_bytes)
@@ -342,11 +305,11 @@ static int make_tables(struct loader *l)
 	size_t held = (size_t)cfg->layers * l->plan->expert_n * 3;
 	struct weights *w = l->w;
 
-	l->staged = calloc(2 * l->plan->n, sizeof(*l->staged));
+	l->at = calloc(l->plan->n + 1, sizeof(*l->at));
 	w->layers = calloc(cfg->layers, sizeof(*w->layers));
 	w->experts = calloc(MAX(held, (size_t)1), sizeof(*w->experts));
 	w->expert_ptrs = calloc((size_t)cfg->layers * cfg->experts * 3, sizeof(*w->expert_ptrs));
-	if (!l->staged || !w->layers || !w->experts || !w->expert_ptrs)
+	if (!l->at || !w->layers || !w->experts || !w->expert_ptrs)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < cfg->layers; i++) {
 		const struct kern_weight **ptrs = w->expert_ptrs + (size_t)i * cfg->experts * 3;
@@ -377,20 +340,68 @@ static int make_arena(struct loader *l)
 		return -ENOMEM;
 	/* Weights are read front to back all day; a kernel without huge pages ignores it. */
 	(void)madvise(p, bytes, MADV_HUGEPAGE);
-	l->w->arena = l->next = p;
+	l->w->arena = p;
 	l->w->bytes = bytes;
+	for (size_t i = 0; i < l->plan->n; i++) {
+		l->at[i] = p;
+		p = (unsigned char *)p + place_bytes(l, &l->plan->items[i]);
+	}
 	return 0;
 }
 
-int weights_load(const struct ckpt *ck, const struct plan *plan, uint64_t dummy_seed,
-	int (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes), void *user,
-	struct weights *ret_weights, struct errbuf *err)
+/* Every item's place in struct weights, before its rows come. */
+static int lay_out(const struct loader *l, struct errbuf *err)
+{
+	for (size_t i = 0; i < l->plan->n; i++) {
+		const struct plan_item *item = &l->plan->items[i];
+		struct kern_weight_desc d = desc_of(item);
+		struct place p = place_of(l, item);
+		char name[TENSOR_NAME_MAX];
+		struct errbuf why = {0};
+		int r = 0;
+
+		if (p.how == HOW_FLOATS)
+			*p.floats = (float *)l->at[i];
+		else if (p.how == HOW_IDS)
+			*p.ids = (int32_t *)l->at[i];
+		else if (p.how == HOW_PACK)
+			r = kern_weight_init(p.pack, &d, l->at[i], &why);
+		if (p.how == HOW_RAW) {
+			l->w->embed = l->at[i];
+			l->w->embed_dtype = dtype_of[item->elem];
+		}
+		if (r == 0)
+			continue;
+		tensor_name(item->kind, item->layer, item->expert, name);
+		return err_set(err, r, EXIT_DATA_ERR, "%s: %s: %s", l->ck->dir, name, why.text);
+	}
+	return 0;
+}
+
+/* Vectors that are split over ranks are left out, so that all ranks agree. */
+static uint64_t fingerprint(const struct loader *l)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < l->plan->n; i++) {
+		const struct plan_item *item = &l->plan->items[i];
+
+		if (place_of(l, item).how == HOW_FLOATS && item->rows == item->all_rows &&
+			item->cols == item->all_cols)
+			sum += sum_bytes(
+				l->at[i], item->rows * item->cols * sizeof(float), item->entry);
+	}
+	return sum;
+}
+
+int weights_load(const struct ckpt *ck, const struct plan *plan, uint32_t threads,
+	uint64_t dummy_seed, int (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes),
+	void *user, struct weights *ret_weights, struct errbuf *err)
 {
 	struct weights w = {0};
 	struct loader l = {.ck = ck, .plan = plan, .w = &w, .progress = progress, .user = user};
-	const struct load_opts opts = {.dummy_seed = dummy_seed};
-	const struct load_ops ops = {
-		.place = on_place, .done = on_done, .progress = on_progress, .user = &l};
+	const struct load_opts opts = {.threads = threads, .dummy_seed = dummy_seed};
+	const struct load_ops ops = {.rows = on_rows, .progress = on_progress, .user = &l};
 	int r;
 
 	r = make_tables(&l);
@@ -401,16 +412,17 @@ int weights_load(const struct ckpt *ck, const struct plan *plan, uint64_t dummy_
 			plan->bytes >> 20);
 		goto fail;
 	}
-	r = load_run(ck, plan, &opts, &ops, NULL, err);
+	r = lay_out(&l, err);
+	if (r == 0)
+		r = load_run(ck, plan, &opts, &ops, NULL, err);
 	if (r < 0)
 		goto fail;
-	free(l.staged);
+	w.fingerprint = fingerprint(&l);
+	free(l.at);
 	*ret_weights = w;
 	return 0;
 fail:
-	for (size_t i = 0; l.staged && i < plan->n; i++)
-		unstage(&l, &plan->items[i]);
-	free(l.staged);
+	free(l.at);
 	weights_free(&w);
 	return r;
 }

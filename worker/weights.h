@@ -60,12 +60,13 @@ struct weights {
 };
 
 /*
- * Loads a rank's shard. progress may be NULL (see load.h); a negative value ends the load with it.
- * 0, or -errno with err (65 bad data, 71 no memory). On failure nothing is left.
+ * Loads a rank's shard on this many threads, which rearrange what they read. progress may be NULL
+ * (see load.h); a negative value ends the load with it. 0, or -errno with err (65 bad data, 71 no
+ * memory). On failure nothing is left.
  */
-int weights_load(const struct ckpt *ck, const struct plan *plan, uint64_t dummy_seed,
-	int (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes), void *user,
-	struct weights *ret_weights, struct errbuf *err) MUST_CHECK;
+int weights_load(const struct ckpt *ck, const struct plan *plan, uint32_t threads,
+	uint64_t dummy_seed, int (*progress)(void *user, uint64_t done_bytes, uint64_t total_bytes),
+	void *user, struct weights *ret_weights, struct errbuf *err) MUST_CHECK;
 void weights_free(struct weights *w);
 
 #endif

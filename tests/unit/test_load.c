@@ -1,5 +1,6 @@
 /* Reading a shard: every slice equals what direct slicing of the whole tensor gives. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -13,38 +14,25 @@
 #include "worker/ckpt/load_piece.h"
 #include "worker/ckpt/values.h"
 
+/* A slice put together from its rows. */
+struct held {
+	uint8_t *data, *scales;
+	uint64_t rows;
+};
+
 /* One load: its callbacks check each slice against the model in memory. */
 struct run {
 	struct fix_model *m;
 	const struct ckpt *ck;
 	bool hf;
-	size_t placed, done, open, most_open;
-	void **held; /* what place() gave and done() has not freed: two for each entry */
+	pthread_mutex_t lock; /* callbacks come from several threads */
+	size_t calls, done;
+	struct held *held; /* for each entry */
 	uint64_t last, total;
-	int fail_place, fail_done; /* at this call */
+	int fail_rows; /* at this call */
 	uint64_t cancel_at;
 	bool compare;
 };
-
-static int place(void *user, const struct plan_item *it, void **ret_data, void **ret_scales,
-	struct errbuf *err)
-{
-	struct run *r = user;
-
-	r->placed++;
-	r->open++;
-	r->most_open = MAX(r->most_open, r->open);
-	if (r->fail_place && (int)r->placed == r->fail_place)
-		return err_set(err, -ENOMEM, 71, "no place");
-	*ret_data = r->held[2 * it->entry] = malloc(it->bytes);
-	memset(*ret_data, 0xa5, it->bytes);
-	assert_true((ret_scales != NULL) == (it->scale_bytes != 0));
-	if (ret_scales) {
-		*ret_scales = r->held[2 * it->entry + 1] = malloc(it->scale_bytes);
-		memset(*ret_scales, 0xa5, it->scale_bytes);
-	}
-	return 0;
-}
 
 /* Rows x row_bytes of `all`, whose rows have stride bytes, from (row0, byte0) on. */
 static void check_slice(const uint8_t *have, const uint8_t *all, uint64_t row0, uint64_t rows,
@@ -89,21 +77,57 @@ static void compare(struct run *r, const struct plan_item *it, const void *data,
 		ckpt_scale_bytes(it->scale, it->scale_all_cols));
 }
 
-static int done(
-	void *user, const struct plan_item *it, void *data, void *scales, struct errbuf *err)
+/* The slice's own scales that these rows bring, packed. */
+static void keep_scales(struct held *h, const struct load_rows *rows)
+{
+	const struct plan_item *it = rows->item;
+	uint64_t row_bytes = ckpt_scale_bytes(it->scale, it->scale_cols);
+	uint64_t first = (it->row0 + rows->first) / it->block.rows - it->scale_row0;
+	uint64_t end = DIV_UP(it->row0 + rows->first + rows->n, it->block.rows) - it->scale_row0;
+
+	for (uint64_t i = first; i < end; i++)
+		memcpy(h->scales + i * row_bytes, rows->scales + (i - first) * rows->scale_stride,
+			row_bytes);
+}
+
+static bool keep_rows(struct held *h, const struct load_rows *rows)
+{
+	const struct plan_item *it = rows->item;
+
+	assert_true(rows->n > 0 && rows->first % LOAD_ROWS == 0);
+	assert_true(rows->first + rows->n <= it->rows);
+	assert_true((rows->scales != NULL) == (it->scale_bytes != 0));
+	if (!h->data) {
+		h->data = malloc(it->bytes);
+		h->scales = malloc(it->scale_bytes + 1);
+		memset(h->data, 0xa5, it->bytes);
+		memset(h->scales, 0xa5, it->scale_bytes);
+	}
+	for (uint64_t i = 0; i < rows->n; i++)
+		memcpy(h->data + (rows->first + i) * it->row_bytes, rows->data + i * rows->stride,
+			it->row_bytes);
+	if (rows->scales)
+		keep_scales(h, rows);
+	h->rows += rows->n;
+	return h->rows == it->rows;
+}
+
+static int take_rows(void *user, const struct load_rows *rows, struct errbuf *err)
 {
 	struct run *r = user;
+	struct held *h = &r->held[rows->item->entry];
 	int ret = 0;
 
-	r->open--;
-	r->done++;
-	if (r->compare)
-		compare(r, it, data, scales);
-	if (r->fail_done && (int)r->done == r->fail_done)
+	pthread_mutex_lock(&r->lock);
+	r->calls++;
+	if (keep_rows(h, rows)) {
+		r->done++;
+		if (r->compare)
+			compare(r, rows->item, h->data, h->scales);
+	}
+	if (r->fail_rows && (int)r->calls == r->fail_rows)
 		ret = err_set(err, -EPROTO, 70, "not wanted");
-	free(data);
-	free(scales);
-	r->held[2 * it->entry] = r->held[2 * it->entry + 1] = NULL;
+	pthread_mutex_unlock(&r->lock);
 	return ret;
 }
 
@@ -120,24 +144,26 @@ static int progress(void *user, uint64_t done_bytes, uint64_t total_bytes)
 static int load(struct run *r, uint32_t rank, uint32_t world, const struct load_opts *opts,
 	struct load_stats *stats, struct errbuf *err)
 {
-	struct load_ops ops = {place, done, progress, r};
+	struct load_ops ops = {take_rows, progress, r};
 	struct plan p;
 	int ret;
 
 	err->text[0] = '\0';
 	assert_int_equal(plan_build(r->ck, rank, world, &p, err), 0);
-	r->placed = r->done = r->open = r->most_open = r->last = 0;
-	r->held = calloc(2 * r->ck->entry_n, sizeof(void *));
+	r->calls = r->done = r->last = 0;
+	pthread_mutex_init(&r->lock, NULL);
+	r->held = calloc(r->ck->entry_n, sizeof(*r->held));
 	ret = load_run(r->ck, &p, opts, &ops, stats, err);
 	if (ret == 0) {
 		assert_int_equal(r->done, p.n);
 		assert_int_equal(r->last, p.bytes);
 	}
-	for (size_t i = 0; i < 2 * r->ck->entry_n; i++) {
-		assert_true(ret < 0 || !r->held[i]);
-		free(r->held[i]);
+	for (size_t i = 0; i < r->ck->entry_n; i++) {
+		free(r->held[i].data);
+		free(r->held[i].scales);
 	}
 	free(r->held);
+	pthread_mutex_destroy(&r->lock);
 	plan_fini(&p);
 	return ret;
 }
@@ -155,11 +181,9 @@ static void load_all(const struct fix_opts *o, const uint32_t *worlds, const str
 		fail_msg("%s", err.text);
 	r.ck = ck;
 	for (; *worlds; worlds++) {
-		for (uint32_t rank = 0; rank < *worlds; rank++) {
+		for (uint32_t rank = 0; rank < *worlds; rank++)
 			if (load(&r, rank, *worlds, lo, &st, &err) < 0)
 				fail_msg("%s", err.text);
-			assert_true(r.most_open <= (lo && lo->depth ? lo->depth : 8));
-		}
 	}
 	ckpt_close(ck);
 	fix_free(m);
@@ -194,6 +218,18 @@ static void test_small_chunks_and_depths_give_the_same(void **state)
 	load_all(&o, powers, &(struct load_opts){.depth = 64, .chunk_bytes = 4096});
 }
 
+static void test_threads_give_the_same(void **state)
+{
+	struct fix_opts o = {.quantised = true, .shards = 2};
+
+	(void)state;
+	load_all(&o, powers, &(struct load_opts){.threads = 2, .chunk_bytes = 4096});
+	load_all(&o, powers, &(struct load_opts){.threads = 5, .chunk_bytes = 4096, .depth = 7});
+	load_all(&o, powers,
+		&(struct load_opts){.threads = 3, .chunk_bytes = 8192, .direct = LOAD_DIRECT_ON});
+	load_all(&o, powers, &(struct load_opts){.threads = 3, .direct = LOAD_DIRECT_OFF});
+}
+
 static void test_direct_reads_give_the_same(void **state)
 {
 	struct fix_opts o = {.quantised = true, .shards = 2};
@@ -225,31 +261,44 @@ static void test_wide_columns_read_only_the_slice(void **state)
 	fix_free(m);
 }
 
+/* Pieces follow each other, begin at whole groups, and add up to the item, scales counted once. */
 static void test_pieces_tile_a_slice(void **state)
 {
 	uint64_t rng = fix_seed();
 
 	(void)state;
 	for (int i = 0; i < 3000; i++) {
-		struct load_part p = {.offset = fix_random(&rng) % 1000};
-		uint64_t chunk = 4096 * (1 + fix_random(&rng) % 8), at = 0, total;
+		uint64_t chunk = 4096 * (1 + fix_random(&rng) % 8), first = 0, bytes = 0;
+		struct plan_item it = {.elem = CKPT_F8_E4M3, .scale = CKPT_SCALE_E8M0};
 
-		p.rows = 1 + fix_random(&rng) % 200;
-		p.row_bytes = 1 + fix_random(&rng) % (i % 2 ? 100 : 40000);
-		p.stride = p.row_bytes + fix_random(&rng) % 5000;
-		total = p.rows * p.row_bytes;
-		while (at < total) {
-			struct load_piece piece = load_piece_at(&p, at, chunk);
-			uint64_t row = at / p.row_bytes, in = at % p.row_bytes;
+		it.block = (struct tensor_block){i % 2 ? 128 : 1, 128};
+		it.rows = 1 + fix_random(&rng) % 700;
+		it.row0 = fix_random(&rng) % 300;
+		it.cols = it.row_bytes = 1 + fix_random(&rng) % (i % 3 ? 100 : 40000);
+		it.all_cols = it.cols + fix_random(&rng) % 5000;
+		it.all_rows = it.row0 + it.rows;
+		it.bytes = it.rows * it.row_bytes;
+		it.scale_cols = 1 + fix_random(&rng) % 9;
+		it.scale_row0 = it.row0 / it.block.rows;
+		it.scale_rows = (it.row0 + it.rows - 1) / it.block.rows + 1 - it.scale_row0;
+		it.scale_bytes = it.scale_rows * it.scale_cols;
+		while (first < it.rows) {
+			uint64_t n = MIN(load_piece_rows(&it, chunk), it.rows - first);
+			struct plan_item part = load_piece_part(&it, first, n);
 
-			assert_int_equal(piece.at, at);
-			assert_int_equal(piece.offset, p.offset + row * p.stride + in);
-			assert_true(load_piece_bytes(&piece) > 0 && piece.span >= piece.row_bytes);
-			assert_true(piece.span <= MAX(chunk, (uint64_t)LOAD_WIDE_BYTES));
-			assert_true(piece.rows == 1 || piece.row_bytes == p.row_bytes);
-			at += load_piece_bytes(&piece);
+			assert_true(n > 0 && first % LOAD_ROWS == 0);
+			assert_true(n * it.all_cols <= MAX(chunk, LOAD_ROWS * it.all_cols));
+			assert_int_equal(part.row0, it.row0 + first);
+			assert_int_equal(part.bytes, n * it.row_bytes);
+			assert_int_equal(part.scale_row0, part.row0 / it.block.rows);
+			assert_int_equal(part.scale_row0 + part.scale_rows - 1,
+				(part.row0 + n - 1) / it.block.rows);
+			assert_int_equal(part.scale_bytes, part.scale_rows * it.scale_cols);
+			bytes += load_piece_bytes(&it, first, n);
+			first += n;
 		}
-		assert_int_equal(at, total);
+		assert_int_equal(first, it.rows);
+		assert_int_equal(bytes, it.bytes + it.scale_bytes);
 	}
 }
 
@@ -366,15 +415,14 @@ static void test_callers_failures_and_cancel_end_the_load(void **state)
 	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
 	r.ck = ck;
 	for (int i = 1; i < 60; i += 7) {
-		r.fail_place = i;
-		assert_int_equal(load(&r, 1, 2, NULL, NULL, &err), -ENOMEM);
-		fix_assert_says(err.text, "no place", NULL);
-		r.fail_place = 0;
-		r.fail_done = i;
-		assert_int_equal(load(&r, 1, 2, NULL, NULL, &err), -EPROTO);
-		r.fail_done = 0;
+		struct load_opts lo = {.threads = 1 + (uint32_t)i % 3};
+
+		r.fail_rows = i;
+		assert_int_equal(load(&r, 1, 2, &lo, NULL, &err), -EPROTO);
+		fix_assert_says(err.text, "not wanted", NULL);
+		r.fail_rows = 0;
 		r.cancel_at = (uint64_t)i * 1000;
-		assert_int_equal(load(&r, 1, 2, NULL, NULL, &err), -ECANCELED);
+		assert_int_equal(load(&r, 1, 2, &lo, NULL, &err), -ECANCELED);
 		r.cancel_at = 0;
 	}
 	ckpt_close(ck);
@@ -389,39 +437,29 @@ struct whole {
 	uint8_t **data; /* by entry */
 };
 
-static int dummy_place(void *user, const struct plan_item *it, void **ret_data, void **ret_scales,
-	struct errbuf *err)
+static int dummy_rows(void *user, const struct load_rows *rows, struct errbuf *err)
 {
-	*ret_data = malloc(it->bytes);
-	if (ret_scales)
-		*ret_scales = malloc(it->scale_bytes);
-	return 0;
-}
-
-static int dummy_done(
-	void *user, const struct plan_item *it, void *data, void *scales, struct errbuf *err)
-{
+	const struct plan_item *it = rows->item;
 	struct whole *w = user;
 	uint64_t stride = ckpt_elem_bytes(it->elem, it->all_cols);
-	uint64_t at = ckpt_elem_bytes(it->elem, it->col0);
+	uint64_t at = (it->row0 + rows->first) * stride + ckpt_elem_bytes(it->elem, it->col0);
 
-	if (!w->data[it->entry])
-		w->data[it->entry] = malloc(it->all_rows * stride);
-	for (uint64_t i = 0; i < it->rows; i++)
-		memcpy(w->data[it->entry] + (it->row0 + i) * stride + at,
-			(uint8_t *)data + i * it->row_bytes, it->row_bytes);
-	free(data);
-	free(scales);
+	(void)err;
+	for (uint64_t i = 0; i < rows->n; i++)
+		memcpy(w->data[it->entry] + i * stride + at, rows->data + i * rows->stride,
+			it->row_bytes);
 	return 0;
 }
 
 static struct whole dummy_whole(const struct ckpt *ck, uint32_t world, uint64_t seed)
 {
 	struct whole w = {ck, calloc(ck->entry_n, sizeof(uint8_t *))};
-	struct load_ops ops = {dummy_place, dummy_done, NULL, &w};
-	struct load_opts lo = {.dummy_seed = seed};
+	struct load_ops ops = {dummy_rows, NULL, &w};
+	struct load_opts lo = {.dummy_seed = seed, .threads = world, .chunk_bytes = 4096 * world};
 	struct errbuf err = {"", 0};
 
+	for (size_t i = 0; i < ck->entry_n; i++)
+		w.data[i] = malloc(ck->entries[i].data.bytes);
 	for (uint32_t r = 0; r < world; r++) {
 		struct plan p;
 
@@ -474,6 +512,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_slices_of_every_world_equal_direct_slicing),
 		cmocka_unit_test(test_small_chunks_and_depths_give_the_same),
+		cmocka_unit_test(test_threads_give_the_same),
 		cmocka_unit_test(test_direct_reads_give_the_same),
 		cmocka_unit_test(test_wide_columns_read_only_the_slice),
 		cmocka_unit_test(test_pieces_tile_a_slice),

@@ -3,348 +3,275 @@
 #include "worker/ckpt/load.h"
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <liburing.h>
 
 #include "worker/ckpt/dummy.h"
 #include "worker/ckpt/load_file.h"
 #include "worker/ckpt/load_piece.h"
+#include "worker/ckpt/load_read.h"
 #include "worker/ckpt/values.h"
 
 enum {
+	THREADS_MAX = 16,
 	DEPTH_DEFAULT = 8,
 	DEPTH_MAX = 256,
-	CHUNK_DEFAULT = 2 << 20,
+	CHUNK_DEFAULT = 1 << 20,
 	CHUNK_MAX = 64 << 20,
-};
-
-/* An item some of whose bytes have been asked for and not all have come. */
-struct open_item {
-	const struct plan_item *item; /* NULL: free */
-	uint8_t *data, *scales;
-	uint64_t left; /* bytes still to come */
-};
-
-/* A read in flight. */
-struct slot {
-	bool busy, bounce, direct, scales;
-	struct open_item *open;
-	struct load_piece piece;
-	uint32_t file;
-	uint64_t offset, want, got; /* of the read itself: aligned for O_DIRECT */
-	uint8_t *to;                /* where its first byte goes */
-	uint8_t *buffer;            /* this slot's bounce buffer */
 };
 
 struct load {
 	const struct ckpt *ck;
 	const struct plan *plan;
 	const struct load_ops *ops;
-	struct errbuf *err;
-	uint32_t depth;
-	uint64_t chunk, buffer_bytes;
+	uint32_t threads, depth; /* depth: of each thread */
+	uint64_t chunk, seed;
+	enum load_direct mode;
 
-	struct io_uring ring;
-	int *direct;     /* load_files_open_direct() */
-	bool *no_direct; /* by file: O_DIRECT was refused at the first read */
-	bool fixed;
-	uint8_t *buffers;
-	struct slot *slots;
-	struct open_item *opens; /* depth of them: reads are asked for item by item */
-	uint32_t busy;
-
-	/* The next read to ask for. */
+	struct load_file *files;
+	uint64_t span_bytes, scale_bytes; /* of the largest piece */
+	bool any_direct;
 	size_t *order; /* items by file and offset */
-	size_t next;
-	struct open_item *open;
-	struct load_part part;
-	bool in_scales;
-	uint64_t at;
 
+	pthread_mutex_t lock; /* of what follows, and of err and progress() */
+	size_t next;          /* the next piece to hand out: item and row */
+	uint64_t row;
 	uint64_t done_bytes;
 	struct load_stats stats;
+	int ret; /* of the first failure, which ends the load */
+	struct errbuf *err;
 };
 
-/* What is being read, for messages. */
-static void part_name(const struct plan_item *it, bool scales, char out[TENSOR_NAME_MAX + 16])
+/* ---- handing out ---------------------------------------------------------------------------- */
+
+/* The next piece. False: there is none, or the load has failed. */
+static bool take_piece(
+	struct load *l, const struct plan_item **ret_item, uint64_t *ret_first, uint64_t *ret_n)
 {
-	char name[TENSOR_NAME_MAX];
+	bool found;
 
-	tensor_name(it->kind, it->layer, it->expert, name);
-	snprintf(out, TENSOR_NAME_MAX + 16, "%s%s", scales ? "the scales of " : "", name);
-}
+	pthread_mutex_lock(&l->lock);
+	found = l->ret == 0 && l->next < l->plan->n;
+	if (found) {
+		const struct plan_item *it = &l->plan->items[l->order[l->next]];
 
-static int fail_read(const struct load *l, const struct slot *s, int error, const char *why)
-{
-	char name[TENSOR_NAME_MAX + 16];
-
-	part_name(s->open->item, s->scales, name);
-	return err_set(l->err, error, error == -ENODATA ? EXIT_DATA_ERR : EXIT_OS_ERR,
-		"%s/%s: reading %s at byte %" PRIu64 ": %s", l->ck->dir, l->ck->files[s->file].name,
-		name, s->offset + s->got, why);
-}
-
-static int check_values(
-	const struct load *l, const struct plan_item *it, const void *data, const void *scales)
-{
-	int64_t at = values_bad_scale(it->scale, scales, it->scale_rows * it->scale_cols);
-	char name[TENSOR_NAME_MAX];
-
-	tensor_name(it->kind, it->layer, it->expert, name);
-	if (at >= 0)
-		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: tensor %s: its scale at row %" PRIu64 ", column %" PRIu64 " is %s",
-			l->ck->dir, name, it->scale_row0 + (uint64_t)at / it->scale_cols,
-			it->scale_col0 + (uint64_t)at % it->scale_cols,
-			it->scale == CKPT_SCALE_E8M0 ? "255, which is no number"
-						     : "not finite or negative");
-	if (it->kind != TENSOR_GATE_TID2EID)
-		return 0;
-	at = values_bad_ids(it->elem, data, it->rows, (uint32_t)it->cols, l->ck->cfg.experts);
-	if (at >= 0)
-		return err_set(l->err, -EINVAL, EXIT_DATA_ERR,
-			"%s: tensor %s: the experts of token %" PRId64
-			" are not %u different ids below %u",
-			l->ck->dir, name, at, l->ck->cfg.experts_per_token, l->ck->cfg.experts);
-	return 0;
-}
-
-/* All of an item has arrived. */
-static int finish_item(struct load *l, const struct plan_item *it, void *data, void *scales)
-{
-	int ret = check_values(l, it, data, scales);
-
-	if (ret == 0 && l->ops->done)
-		ret = l->ops->done(l->ops->user, it, data, scales, l->err);
-	return ret;
-}
-
-static int report(struct load *l, uint64_t bytes)
-{
-	l->done_bytes += bytes;
-	if (l->ops->progress && l->ops->progress(l->ops->user, l->done_bytes, l->plan->bytes) != 0)
-		return err_set(l->err, -ECANCELED, EXIT_SOFTWARE_ERR, "loading was cancelled");
-	return 0;
-}
-
-static int place(struct load *l, const struct plan_item *it, void **data, void **scales)
-{
-	*data = *scales = NULL;
-	return l->ops->place(l->ops->user, it, data, it->scale_bytes ? scales : NULL, l->err);
-}
-
-static int run_dummy(struct load *l, uint64_t seed)
-{
-	int ret = 0;
-
-	for (size_t i = 0; i < l->plan->n && ret == 0; i++) {
-		const struct plan_item *it = &l->plan->items[i];
-		void *data, *scales;
-
-		ret = place(l, it, &data, &scales);
-		if (ret == 0) {
-			dummy_fill(&l->ck->cfg, it, seed, data, scales);
-			ret = finish_item(l, it, data, scales);
+		*ret_item = it;
+		*ret_first = l->row;
+		*ret_n = MIN(load_piece_rows(it, l->chunk), it->rows - l->row);
+		l->row += *ret_n;
+		if (l->row == it->rows) {
+			l->row = 0;
+			l->next++;
 		}
-		if (ret == 0)
-			ret = report(l, it->bytes + it->scale_bytes);
 	}
+	pthread_mutex_unlock(&l->lock);
+	return found;
+}
+
+static void fail(struct load *l, int ret, const struct errbuf *err)
+{
+	pthread_mutex_lock(&l->lock);
+	if (l->ret == 0) {
+		l->ret = ret;
+		if (l->err)
+			*l->err = *err;
+	}
+	pthread_mutex_unlock(&l->lock);
+}
+
+/* Does no other worker read these bytes? */
+static bool is_private(const struct load *l, const struct plan_item *it)
+{
+	return l->plan->world == 1 || (it->rows != it->all_rows && it->cols == it->all_cols) ||
+	       (it->expert >= 0 && l->plan->experts_by_id);
+}
+
+/* ---- taking in ------------------------------------------------------------------------------ */
+
+static int check_scales(const struct load *l, const struct plan_item *part, const uint8_t *scales,
+	size_t stride, struct errbuf *err)
+{
+	uint64_t row_bytes = ckpt_scale_bytes(part->scale, part->scale_cols);
+	/* rows side by side are one long row */
+	uint64_t cols =
+		stride == row_bytes ? part->scale_rows * part->scale_cols : part->scale_cols;
+	uint64_t rows = stride == row_bytes ? 1 : part->scale_rows;
+	char name[TENSOR_NAME_MAX];
+
+	for (uint64_t i = 0; i < rows; i++) {
+		int64_t at = values_bad_scale(part->scale, scales + i * stride, cols);
+
+		if (at < 0)
+			continue;
+		tensor_name(part->kind, part->layer, part->expert, name);
+		return err_set(err, -EINVAL, EXIT_DATA_ERR,
+			"%s: tensor %s: its scale at row %" PRIu64 ", column %" PRIu64 " is %s",
+			l->ck->dir, name, part->scale_row0 + i + (uint64_t)at / part->scale_cols,
+			part->scale_col0 + (uint64_t)at % part->scale_cols,
+			part->scale == CKPT_SCALE_E8M0 ? "255, which is no number"
+						       : "not finite or negative");
+	}
+	return 0;
+}
+
+static int check_ids(
+	const struct load *l, const struct plan_item *part, const uint8_t *data, struct errbuf *err)
+{
+	int64_t at = values_bad_ids(
+		part->elem, data, part->rows, (uint32_t)part->cols, l->ck->cfg.experts);
+	char name[TENSOR_NAME_MAX];
+
+	if (at < 0)
+		return 0;
+	tensor_name(part->kind, part->layer, part->expert, name);
+	return err_set(err, -EINVAL, EXIT_DATA_ERR,
+		"%s: tensor %s: the experts of token %" PRIu64 " are not %u different ids below %u",
+		l->ck->dir, name, part->row0 + (uint64_t)at, l->ck->cfg.experts_per_token,
+		l->ck->cfg.experts);
+}
+
+static int report(struct load *l, uint64_t bytes, struct errbuf *err)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&l->lock);
+	l->done_bytes += bytes;
+	if (l->ret == 0 && l->ops->progress)
+		ret = l->ops->progress(l->ops->user, l->done_bytes, l->plan->bytes);
+	pthread_mutex_unlock(&l->lock);
+	if (ret)
+		return err_set(err, -ECANCELED, EXIT_SOFTWARE_ERR, "loading was cancelled");
+	return 0;
+}
+
+/* Rows have arrived. */
+static int deliver(struct load *l, const struct load_rows *rows, const struct plan_item *part,
+	struct errbuf *err)
+{
+	int ret = 0;
+
+	if (rows->scales)
+		ret = check_scales(l, part, rows->scales, rows->scale_stride, err);
+	if (ret == 0 && part->kind == TENSOR_GATE_TID2EID) /* its rows are never cut */
+		ret = check_ids(l, part, rows->data, err);
+	if (ret == 0)
+		ret = l->ops->rows(l->ops->user, rows, err);
+	if (ret == 0)
+		ret = report(l, load_piece_bytes(rows->item, rows->first, rows->n), err);
 	return ret;
 }
 
-/* Opens the next item of the order: asks for its place. 0: there is none. */
-static int open_next(struct load *l)
+/* ---- a thread ------------------------------------------------------------------------------- */
+
+static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 {
-	const struct plan_item *it;
-	struct open_item *o = l->opens;
-	void *data, *scales;
-	int ret;
-
-	if (l->next == l->plan->n)
-		return 0;
-	it = &l->plan->items[l->order[l->next++]];
-	while (o->item) /* at most depth - 1 have reads in flight, so one is free */
-		o++;
-	ret = place(l, it, &data, &scales);
-	if (ret < 0)
-		return ret;
-	*o = (struct open_item){it, data, scales, it->bytes + it->scale_bytes};
-	l->open = o;
-	l->part = load_part_data(l->ck, it);
-	l->in_scales = false;
-	l->at = 0;
-	return 1;
-}
-
-/* Takes the next piece to read into *s. 1, 0 when all has been asked for, or an error of place().
- */
-static int next_piece(struct load *l, struct slot *s)
-{
-	uint64_t bytes;
-
-	if (!l->open) {
-		int ret = open_next(l);
-
-		if (ret <= 0)
-			return ret;
-	}
-	s->piece = load_piece_at(&l->part, l->at, l->chunk);
-	s->scales = l->in_scales;
-	s->open = l->open;
-	s->file = l->part.file;
-	bytes = l->in_scales ? l->open->item->scale_bytes : l->open->item->bytes;
-	l->at += load_piece_bytes(&s->piece);
-	if (l->at < bytes)
-		return 1;
-	if (!l->in_scales && l->open->item->scale_bytes) {
-		l->part = load_part_scales(l->ck, l->open->item);
-		l->in_scales = true;
-		l->at = 0;
-	} else {
-		l->open = NULL;
-	}
-	return 1;
-}
-
-/* Where and how much to read for a slot's piece. */
-static void aim(struct load *l, struct slot *s)
-{
-	uint8_t *slice = s->scales ? s->open->scales : s->open->data;
-
-	s->direct = l->direct[s->file] >= 0 && !l->no_direct[s->file];
-	s->bounce = s->direct || load_piece_is_narrow(&s->piece);
-	s->offset = s->piece.offset;
-	s->want = s->piece.span;
-	s->got = 0;
-	s->to = s->bounce ? s->buffer : slice + s->piece.at;
-	if (s->direct) {
-		uint64_t pad = s->offset % LOAD_DIRECT_ALIGN;
-
-		s->offset -= pad;
-		s->want += pad;
-	}
-}
-
-/* Queues the read of what a slot still lacks. */
-static void ask(struct load *l, struct slot *s)
-{
-	struct io_uring_sqe *sqe = io_uring_get_sqe(&l->ring); /* never NULL: depth entries */
-	int fd = s->direct ? l->direct[s->file] : l->ck->files[s->file].fd;
-	uint64_t n = s->want - s->got;
-
-	if (s->direct)
-		n = ALIGN_UP(n, (uint64_t)LOAD_DIRECT_ALIGN);
-	if (s->bounce && l->fixed)
-		io_uring_prep_read_fixed(sqe, fd, s->to + s->got, (unsigned)n, s->offset + s->got,
-			(int)(s - l->slots));
-	else
-		io_uring_prep_read(sqe, fd, s->to + s->got, (unsigned)n, s->offset + s->got);
-	io_uring_sqe_set_data(sqe, s);
-	l->stats.reads++;
-}
-
-/* A slot's piece is complete. */
-static int finish_piece(struct load *l, struct slot *s)
-{
-	struct open_item *o = s->open;
-	uint64_t bytes = load_piece_bytes(&s->piece);
-	int ret = 0;
-
-	l->stats.read_bytes += s->want;
-	if (s->bounce)
-		load_piece_gather(&s->piece, s->buffer + (s->piece.offset - s->offset),
-			s->scales ? o->scales : o->data);
-	o->left -= bytes;
-	if (o->left == 0) {
-		ret = finish_item(l, o->item, o->data, o->scales);
-		o->item = NULL;
-	}
-	return ret < 0 ? ret : report(l, bytes);
-}
-
-/*
- * One completion. Returns 1 when the slot has been asked for again, 0 when it is free, or an error.
- */
-static int complete(struct load *l, struct slot *s, int res)
-{
-	uint64_t before = s->got;
-
-	if (res == -EINTR || res == -EAGAIN) {
-		ask(l, s);
-		return 1;
-	}
-	if (res == -EINVAL && s->direct) { /* the file system cannot after all */
-		l->no_direct[s->file] = true;
-		aim(l, s);
-		ask(l, s);
-		return 1;
-	}
-	if (res < 0)
-		return fail_read(l, s, res, strerror(-res));
-	s->got += (uint64_t)res;
-	if (s->got >= s->want)
-		return finish_piece(l, s);
-	if (s->direct) /* a short read may end anywhere; what it did not bring whole it brings again
-			*/
-		s->got -= s->got % LOAD_DIRECT_ALIGN;
-	if (s->got <= before)
-		return fail_read(l, s, -ENODATA, "the file ends there; was it replaced meanwhile?");
-	ask(l, s);
-	return 1;
-}
-
-/* Keeps depth reads in flight until all items are done. */
-static int pump(struct load *l)
-{
-	struct io_uring_cqe *cqe;
-	bool more = true;
-	int ret = 0;
+	const struct plan_item *item;
+	struct plan_item part;
+	struct load_rows rows;
+	uint64_t first, n;
 
 	for (;;) {
-		for (uint32_t i = 0; ret == 0 && more && i < l->depth; i++) {
-			struct slot *s = &l->slots[i];
-			int got;
+		int ret;
 
-			if (s->busy)
-				continue;
-			got = next_piece(l, s);
-			more = got > 0;
-			if (got < 0)
-				ret = got;
-			if (got <= 0)
-				break;
-			aim(l, s);
-			ask(l, s);
-			s->busy = true;
-			l->busy++;
-		}
-		if (l->busy == 0)
+		while (load_reader_count(r) < l->depth && take_piece(l, &item, &first, &n))
+			load_reader_begin(r, item, first, n,
+				l->mode == LOAD_DIRECT_ON || is_private(l, item));
+		if (load_reader_count(r) == 0)
+			return 0;
+		ret = load_reader_end(r, &rows, &part, err);
+		if (ret == 0)
+			ret = deliver(l, &rows, &part, err);
+		if (ret < 0)
 			return ret;
-		int n = io_uring_submit_and_wait(&l->ring, 1);
-
-		/* Others would be a bug of ours (a bad ring), and leave reads in flight. */
-		if (n < 0 && n != -EINTR && n != -EAGAIN && n != -EBUSY)
-			return err_set(l->err, n, EXIT_OS_ERR, "io_uring: %s", strerror(-n));
-		while (io_uring_peek_cqe(&l->ring, &cqe) == 0) {
-			struct slot *s = io_uring_cqe_get_data(cqe);
-			int res = cqe->res, again = 0;
-
-			io_uring_cqe_seen(&l->ring, cqe);
-			if (ret == 0) /* after an error only drain: no read may outlive the call */
-				again = complete(l, s, res);
-			if (again < 0)
-				ret = again;
-			if (again <= 0) {
-				s->busy = false;
-				l->busy--;
-			}
-		}
 	}
 }
+
+static int read_files(struct load *l, struct errbuf *err)
+{
+	const struct load_reader_opts opts = {
+		.ck = l->ck,
+		.files = l->files,
+		.depth = l->depth,
+		.span_bytes = l->span_bytes,
+		.scale_bytes = l->scale_bytes,
+		.any_direct = l->any_direct,
+	};
+	struct load_reader *r = NULL;
+	struct load_stats stats = {0};
+	int ret;
+
+	ret = load_reader_open(&opts, &r, err);
+	if (ret == 0)
+		ret = run_reads(l, r, err);
+	load_reader_close(r, &stats);
+	pthread_mutex_lock(&l->lock);
+	l->stats.read_bytes += stats.read_bytes;
+	l->stats.reads += stats.reads;
+	l->stats.fixed_buffers |= stats.fixed_buffers;
+	pthread_mutex_unlock(&l->lock);
+	return ret;
+}
+
+static int make_dummy(struct load *l, struct errbuf *err)
+{
+	uint8_t *data = malloc(l->span_bytes), *scales = malloc(l->scale_bytes + 1);
+	const struct plan_item *item;
+	uint64_t first, n;
+	int ret = 0;
+
+	if (!data || !scales)
+		ret = err_set(err, -ENOMEM, EXIT_OS_ERR, "no memory for the loader's buffers");
+	while (ret == 0 && take_piece(l, &item, &first, &n)) {
+		struct plan_item part = load_piece_part(item, first, n);
+		struct load_rows rows = {
+			.item = item,
+			.first = first,
+			.n = n,
+			.data = data,
+			.stride = part.row_bytes,
+			.scales = part.scale_bytes ? scales : NULL,
+			.scale_stride = ckpt_scale_bytes(part.scale, part.scale_cols),
+		};
+
+		dummy_fill(&l->ck->cfg, &part, l->seed, data, scales);
+		ret = deliver(l, &rows, &part, err);
+	}
+	free(data);
+	free(scales);
+	return ret;
+}
+
+static void *run_thread(void *user)
+{
+	struct load *l = user;
+	struct errbuf err = {0};
+	int ret = l->ck->dummy ? make_dummy(l, &err) : read_files(l, &err);
+
+	if (ret < 0)
+		fail(l, ret, &err);
+	return NULL;
+}
+
+/* This thread and as many others as can be had; none of them takes signals. */
+static void run_threads(struct load *l)
+{
+	pthread_t others[THREADS_MAX];
+	sigset_t all, old;
+	uint32_t n = 0;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	while (n + 1 < l->threads && pthread_create(&others[n], NULL, run_thread, l) == 0)
+		n++;
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	run_thread(l);
+	while (n > 0)
+		pthread_join(others[--n], NULL);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------ */
 
 /* Items in the order they lie in the files. */
 static int by_place(const void *a, const void *b, void *user)
@@ -358,95 +285,36 @@ static int by_place(const void *a, const void *b, void *user)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static int start_ring(struct load *l)
+/* The room that the largest piece takes in a buffer. */
+static void measure(struct load *l)
 {
-	struct io_uring_params params = {0};
-	int ret;
+	for (size_t i = 0; i < l->plan->n; i++) {
+		const struct plan_item *it = &l->plan->items[i];
+		struct plan_item part = load_piece_part(it, 0, load_piece_rows(it, l->chunk));
+		uint64_t bytes = part.rows * ckpt_elem_bytes(it->elem, it->all_cols);
 
-	/*
-	 * One thread submits and reaps, so completions need no inter-processor interrupts: they run
-	 * when this thread asks for them (kernel 6.1).
-	 */
-	params.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
-	ret = io_uring_queue_init_params(l->depth, &l->ring, &params);
-	if (ret < 0)
-		return err_set(l->err, ret, EXIT_OS_ERR,
-			"io_uring: %s; it needs Linux 6.1 and sysctl kernel.io_uring_disabled=0",
-			strerror(-ret));
-	return 0;
+		l->span_bytes = MAX(l->span_bytes, bytes);
+		if (it->scale_bytes) /* one row more where a later piece begins inside a block */
+			l->scale_bytes = MAX(l->scale_bytes,
+				(part.scale_rows + 1) *
+					ckpt_scale_bytes(it->scale, it->scale_all_cols));
+	}
 }
 
-/* Optional: saves pinning the buffers at each read. RLIMIT_MEMLOCK may forbid it; then without. */
-static void register_buffers(struct load *l)
+static int open_files(struct load *l, struct errbuf *err)
 {
-	struct iovec iov[DEPTH_MAX];
-
-	for (uint32_t i = 0; i < l->depth; i++)
-		iov[i] = (struct iovec){l->slots[i].buffer, l->buffer_bytes};
-	l->fixed = io_uring_register_buffers(&l->ring, iov, l->depth) == 0;
-}
-
-static int alloc(struct load *l)
-{
-	size_t bytes;
-
-	/* Room for a span and for what O_DIRECT reads around it. */
-	l->buffer_bytes = MAX(l->chunk, (uint64_t)LOAD_WIDE_BYTES) + 2 * LOAD_DIRECT_ALIGN;
-	bytes = l->depth * l->buffer_bytes;
-	l->slots = calloc(l->depth, sizeof(*l->slots));
-	l->opens = calloc(l->depth, sizeof(*l->opens));
-	l->no_direct = calloc(l->ck->file_n + 1, sizeof(*l->no_direct));
+	l->files = load_files_open(l->ck, l->mode);
 	l->order = calloc(l->plan->n + 1, sizeof(*l->order));
-	l->buffers = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (l->buffers == MAP_FAILED)
-		l->buffers = NULL;
-	if (!l->slots || !l->opens || !l->order || !l->buffers || !l->direct || !l->no_direct)
-		return err_set(l->err, -ENOMEM, EXIT_OS_ERR, "no memory for the loader's buffers");
-	for (uint32_t i = 0; i < l->depth; i++)
-		l->slots[i].buffer = l->buffers + i * l->buffer_bytes;
+	if (!l->files || !l->order)
+		return err_set(err, -ENOMEM, EXIT_OS_ERR, "no memory for the loader's tables");
+	for (size_t i = 0; i < l->ck->file_n; i++)
+		l->stats.direct_files += l->files[i].direct >= 0;
+	l->any_direct = l->stats.direct_files > 0;
 	for (size_t i = 0; i < l->plan->n; i++)
 		l->order[i] = i;
-	qsort_r(l->order, l->plan->n, sizeof(*l->order), by_place, l);
+	if (!l->ck->dummy)
+		qsort_r(l->order, l->plan->n, sizeof(*l->order), by_place, l);
 	return 0;
-}
-
-/* Will any read go through a bounce buffer? */
-static bool needs_bounce(const struct load *l)
-{
-	for (size_t i = 0; i < l->ck->file_n; i++)
-		if (l->direct[i] >= 0)
-			return true;
-	for (size_t i = 0; i < l->plan->n; i++)
-		if (l->plan->items[i].cols != l->plan->items[i].all_cols)
-			return true;
-	return false;
-}
-
-static int run_files(struct load *l, enum load_direct mode)
-{
-	int ret;
-
-	l->direct = load_files_open_direct(l->ck, mode);
-	ret = alloc(l);
-	if (ret == 0)
-		ret = start_ring(l);
-	if (ret == 0) {
-		for (size_t i = 0; i < l->ck->file_n; i++)
-			l->stats.direct_files += l->direct[i] >= 0;
-		if (needs_bounce(l))
-			register_buffers(l);
-		l->stats.fixed_buffers = l->fixed;
-		ret = pump(l);
-		io_uring_queue_exit(&l->ring);
-	}
-	load_files_close(l->direct, l->ck->file_n);
-	if (l->buffers)
-		munmap(l->buffers, l->depth * l->buffer_bytes);
-	free(l->no_direct);
-	free(l->slots);
-	free(l->opens);
-	free(l->order);
-	return ret;
 }
 
 int load_run(const struct ckpt *ck, const struct plan *plan, const struct load_opts *opts,
@@ -458,16 +326,25 @@ int load_run(const struct ckpt *ck, const struct plan *plan, const struct load_o
 
 	if (!opts)
 		opts = &defaults;
-	l.depth = opts->depth ? MIN(opts->depth, (uint32_t)DEPTH_MAX) : DEPTH_DEFAULT;
+	l.threads = MIN(MAX(opts->threads, 1U), (uint32_t)THREADS_MAX);
+	l.depth = opts->depth ? DIV_UP(MIN(opts->depth, (uint32_t)DEPTH_MAX), l.threads)
+			      : DEPTH_DEFAULT;
 	l.chunk = opts->chunk_bytes ? MIN(opts->chunk_bytes, (uint32_t)CHUNK_MAX) : CHUNK_DEFAULT;
-	l.chunk = ALIGN_UP(l.chunk, (uint64_t)LOAD_DIRECT_ALIGN);
-	if (ck->dummy)
-		ret = run_dummy(&l, opts->dummy_seed);
-	else
-		ret = run_files(&l, opts->direct);
-	if (ret < 0)
-		return ret;
-	if (ret_stats)
+	l.seed = opts->dummy_seed;
+	l.mode = opts->direct;
+	ret = pthread_mutex_init(&l.lock, NULL);
+	if (ret)
+		return err_set(err, -ret, EXIT_OS_ERR, "no lock for the loader");
+	measure(&l);
+	ret = open_files(&l, err);
+	if (ret == 0) {
+		run_threads(&l);
+		ret = l.ret;
+	}
+	load_files_close(l.files, ck->file_n);
+	free(l.order);
+	pthread_mutex_destroy(&l.lock);
+	if (ret == 0 && ret_stats)
 		*ret_stats = l.stats;
-	return 0;
+	return ret;
 }

@@ -8,26 +8,22 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Is at least a tenth of the file in the page cache? Then buffered reads win. */
-static bool is_cached(const struct ckpt_file *file)
+/* Pages of the file in the page cache; all of them where that cannot be known. */
+static size_t count_cached(const struct ckpt_file *file, size_t pages)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), n = DIV_UP(file->bytes, page), hits = 0;
-	unsigned char *resident;
-	void *map;
+	unsigned char *resident = malloc(pages);
+	void *map = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+	size_t hits = 0;
 
-	if (n == 0)
-		return true;
-	resident = malloc(n);
-	map = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
 	if (resident && map != MAP_FAILED && mincore(map, file->bytes, resident) == 0)
-		for (size_t i = 0; i < n; i++)
+		for (size_t i = 0; i < pages; i++)
 			hits += resident[i] & 1;
 	else
-		hits = n; /* not known: the safe way */
+		hits = pages;
 	if (map != MAP_FAILED)
 		munmap(map, file->bytes);
 	free(resident);
-	return hits * 10 >= n;
+	return hits;
 }
 
 static int open_direct(const struct ckpt_file *file)
@@ -39,32 +35,33 @@ static int open_direct(const struct ckpt_file *file)
 	return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
-int *load_files_open_direct(const struct ckpt *ck, enum load_direct mode)
+struct load_file *load_files_open(const struct ckpt *ck, enum load_direct mode)
 {
-	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t total = 0;
-	int *fds = calloc(ck->file_n + 1, sizeof(*fds));
+	struct load_file *files = calloc(ck->file_n + 1, sizeof(*files));
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-	if (!fds)
+	if (!files)
 		return NULL;
-	for (size_t i = 0; i < ck->file_n; i++)
-		total += ck->files[i].bytes;
-	/* What counts is whether the checkpoint as a whole would push everything else out. */
 	for (size_t i = 0; i < ck->file_n; i++) {
-		bool direct =
-			mode == LOAD_DIRECT_ON || (mode == LOAD_DIRECT_AUTO && total > memory / 2 &&
-							  !is_cached(&ck->files[i]));
+		const struct ckpt_file *from = &ck->files[i];
+		size_t pages = DIV_UP(from->bytes, page), hits = count_cached(from, pages);
+		bool direct = mode == LOAD_DIRECT_ON ||
+			      (mode == LOAD_DIRECT_AUTO && hits < DIV_UP(pages, (size_t)2));
 
-		fds[i] = direct ? open_direct(&ck->files[i]) : -1;
+		files[i].fd = from->fd;
+		files[i].cached = hits == pages;
+		files[i].direct = direct ? open_direct(from) : -1;
+		/* Each read is announced; what the kernel would guess beside that is read twice. */
+		if (!files[i].cached)
+			(void)posix_fadvise(from->fd, 0, 0, POSIX_FADV_RANDOM);
 	}
-	return fds;
+	return files;
 }
 
-int *load_files_close(int *fds, size_t n)
+void load_files_close(struct load_file *files, size_t n)
 {
-	for (size_t i = 0; fds && i < n; i++)
-		if (fds[i] >= 0)
-			close(fds[i]);
-	free(fds);
-	return NULL;
+	for (size_t i = 0; files && i < n; i++)
+		if (files[i].direct >= 0)
+			close(files[i].direct);
+	free(files);
 }

@@ -1,60 +1,70 @@
 #include "worker/ckpt/load_piece.h"
 
-#include <string.h>
-
-static struct load_part make_part(const struct ckpt_view *view, uint64_t first, uint64_t rows,
-	uint64_t row_bytes, uint64_t stride)
+uint64_t load_piece_rows(const struct plan_item *it, uint64_t chunk_bytes)
 {
-	struct load_part p = {view->file, view->offset + first, rows, row_bytes, stride};
+	uint64_t stride = ckpt_elem_bytes(it->elem, it->all_cols), rows;
 
-	if (row_bytes == stride) {
-		p.rows = 1;
-		p.row_bytes = p.stride = rows * row_bytes;
+	if (stride - it->row_bytes >= LOAD_GAP_BYTES)
+		stride = it->row_bytes;
+	rows = chunk_bytes / MAX(stride, (uint64_t)1) / LOAD_ROWS * LOAD_ROWS;
+	return MIN(MAX(rows, (uint64_t)LOAD_ROWS), it->rows);
+}
+
+/* Rows of scales that the first n rows of an item touch. */
+static uint64_t scale_rows(const struct plan_item *it, uint64_t n)
+{
+	return it->scale_bytes && n ? DIV_UP(it->row0 + n, it->block.rows) - it->scale_row0 : 0;
+}
+
+struct plan_item load_piece_part(const struct plan_item *it, uint64_t first, uint64_t n)
+{
+	struct plan_item part = *it;
+
+	part.row0 += first;
+	part.rows = n;
+	part.bytes = n * it->row_bytes;
+	if (it->scale_bytes) {
+		part.scale_row0 = part.row0 / it->block.rows;
+		part.scale_rows = DIV_UP(part.row0 + n, it->block.rows) - part.scale_row0;
+		part.scale_bytes = part.scale_rows * ckpt_scale_bytes(it->scale, it->scale_cols);
 	}
-	return p;
+	return part;
 }
 
-struct load_part load_part_data(const struct ckpt *ck, const struct plan_item *it)
+uint64_t load_piece_bytes(const struct plan_item *it, uint64_t first, uint64_t n)
 {
-	uint64_t stride = ckpt_elem_bytes(it->elem, it->all_cols);
-
-	return make_part(&ck->entries[it->entry].data,
-		it->row0 * stride + ckpt_elem_bytes(it->elem, it->col0), it->rows, it->row_bytes,
-		stride);
+	return n * it->row_bytes + (scale_rows(it, first + n) - scale_rows(it, first)) *
+					   ckpt_scale_bytes(it->scale, it->scale_cols);
 }
 
-struct load_part load_part_scales(const struct ckpt *ck, const struct plan_item *it)
+struct load_span load_span_data(const struct ckpt *ck, const struct plan_item *part)
 {
-	uint64_t stride = ckpt_scale_bytes(it->scale, it->scale_all_cols);
+	const struct ckpt_view *view = &ck->entries[part->entry].data;
+	uint64_t stride = ckpt_elem_bytes(part->elem, part->all_cols);
 
-	return make_part(&ck->entries[it->entry].scales,
-		it->scale_row0 * stride + ckpt_scale_bytes(it->scale, it->scale_col0),
-		it->scale_rows, ckpt_scale_bytes(it->scale, it->scale_cols), stride);
+	return (struct load_span){
+		.file = view->file,
+		.offset = view->offset + part->row0 * stride +
+			  ckpt_elem_bytes(part->elem, part->col0),
+		.rows = part->rows,
+		.row_bytes = part->row_bytes,
+		.stride = stride,
+	};
 }
 
-struct load_piece load_piece_at(const struct load_part *part, uint64_t at, uint64_t chunk_bytes)
+struct load_span load_span_scales(const struct ckpt *ck, const struct plan_item *part)
 {
-	uint64_t row = at / part->row_bytes, in = at % part->row_bytes, n;
-	struct load_piece p = {.at = at, .rows = 1, .stride = part->stride};
+	const struct ckpt_view *view = &ck->entries[part->entry].scales;
+	uint64_t stride = ckpt_scale_bytes(part->scale, part->scale_all_cols);
 
-	p.offset = part->offset + row * part->stride + in;
-	if (part->rows == 1 || part->row_bytes >= LOAD_WIDE_BYTES) {
-		n = MIN(chunk_bytes, part->row_bytes - in);
-	} else { /* at is a multiple of row_bytes here: narrow pieces are whole rows */
-		n = part->row_bytes;
-		if (chunk_bytes > n)
-			p.rows = MIN(part->rows - row, (chunk_bytes - n) / part->stride + 1);
-	}
-	p.row_bytes = n;
-	p.span = (p.rows - 1) * part->stride + n;
-	return p;
-}
-
-void load_piece_gather(const struct load_piece *p, const void *span, void *slice)
-{
-	const uint8_t *from = span;
-	uint8_t *to = (uint8_t *)slice + p->at;
-
-	for (uint64_t i = 0; i < p->rows; i++)
-		memcpy(to + i * p->row_bytes, from + i * p->stride, p->row_bytes);
+	if (!part->scale_bytes)
+		return (struct load_span){0};
+	return (struct load_span){
+		.file = view->file,
+		.offset = view->offset + part->scale_row0 * stride +
+			  ckpt_scale_bytes(part->scale, part->scale_col0),
+		.rows = part->scale_rows,
+		.row_bytes = ckpt_scale_bytes(part->scale, part->scale_cols),
+		.stride = stride,
+	};
 }

@@ -1,0 +1,340 @@
+/*
+ * Loading a checkpoint of 2 GB beside reading the same files into memory, from the device and from
+ * the page cache.
+ *
+ *	bench_load [DIR]	makes the checkpoint in DIR and leaves it there, or takes the one
+ *				that lies there; without, in $TMPDIR or here, and removes it
+ *
+ * Every run is a process of its own with fresh memory, which both sides must have from the kernel;
+ * they take turns. Reading: the best of read() in blocks of 4 MiB by one and by two threads, and of
+ * O_DIRECT reads with io_uring, several in flight.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <liburing.h>
+
+#include "shm/clock.h"
+#include "tests/bench/checkpoint.h"
+#include "tests/bench/report.h"
+#include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/plan.h"
+#include "worker/weights.h"
+
+enum { ROUNDS = 3, FILES_MAX = 16, BLOCK = 4 << 20, DIRECT_BLOCK = 1 << 20 };
+
+struct files {
+	const char *dir;
+	char path[FILES_MAX][512];
+	size_t bytes[FILES_MAX], at[FILES_MAX]; /* at: where it goes in memory */
+	size_t n, total;
+};
+
+/* One thing that is measured: `run` in each of `processes` processes at once. */
+struct way {
+	const char *name;
+	int (*run)(const struct files *f, unsigned arg, unsigned rank);
+	unsigned arg, processes;
+	bool load;
+	double seconds[ROUNDS];
+};
+
+static void *fresh_memory(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	(void)madvise(p, bytes, MADV_HUGEPAGE);
+	return p;
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+struct read_job {
+	const struct files *f;
+	unsigned char *memory;
+	unsigned nth, threads;
+	int ret;
+};
+
+/* Every threads-th block of every file. */
+static void *read_blocks(void *user)
+{
+	struct read_job *j = user;
+	const struct files *f = j->f;
+
+	for (size_t i = 0; i < f->n && j->ret == 0; i++) {
+		int fd = open(f->path[i], O_RDONLY | O_CLOEXEC);
+
+		for (size_t at = (size_t)j->nth * BLOCK; at < f->bytes[i];
+			at += (size_t)j->threads * BLOCK) {
+			size_t n = MIN((size_t)BLOCK, f->bytes[i] - at);
+
+			if (pread(fd, j->memory + f->at[i] + at, n, (off_t)at) != (ssize_t)n)
+				j->ret = -EIO;
+		}
+		close(fd);
+	}
+	return NULL;
+}
+
+static int read_buffered(const struct files *f, unsigned threads, unsigned rank)
+{
+	unsigned char *memory = fresh_memory(f->total);
+	struct read_job jobs[8];
+	pthread_t t[8];
+	int ret = 0;
+
+	(void)rank;
+	if (!memory)
+		return -ENOMEM;
+	for (unsigned i = 0; i < threads; i++) {
+		jobs[i] = (struct read_job){f, memory, i, threads, 0};
+		if (pthread_create(&t[i], NULL, read_blocks, &jobs[i]) != 0)
+			return -EAGAIN;
+	}
+	for (unsigned i = 0; i < threads; i++) {
+		pthread_join(t[i], NULL);
+		ret = ret ? ret : jobs[i].ret;
+	}
+	return ret;
+}
+
+static int read_direct(const struct files *f, unsigned depth, unsigned rank)
+{
+	unsigned char *memory = fresh_memory(f->total);
+	struct io_uring_params params = {
+		.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+	struct io_uring_cqe *cqe;
+	struct io_uring ring;
+	unsigned busy = 0;
+	size_t file = 0, at = 0;
+	int fds[FILES_MAX];
+
+	(void)rank;
+	if (!memory || io_uring_queue_init_params(depth, &ring, &params) < 0)
+		return -ENOMEM;
+	for (size_t i = 0; i < f->n; i++) {
+		fds[i] = open(f->path[i], O_RDONLY | O_DIRECT | O_CLOEXEC);
+		if (fds[i] < 0)
+			return -errno;
+	}
+	while (file < f->n || busy) {
+		while (busy < depth && file < f->n) {
+			io_uring_prep_read(io_uring_get_sqe(&ring), fds[file],
+				memory + f->at[file] + at, DIRECT_BLOCK, at);
+			busy++;
+			at += DIRECT_BLOCK;
+			if (at >= f->bytes[file]) {
+				file++;
+				at = 0;
+			}
+		}
+		if (io_uring_submit_and_wait(&ring, 1) < 0)
+			return -EIO;
+		while (io_uring_peek_cqe(&ring, &cqe) == 0) {
+			if (cqe->res < 0)
+				return cqe->res;
+			io_uring_cqe_seen(&ring, cqe);
+			busy--;
+		}
+	}
+	return 0;
+}
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+static int load_shard(const struct files *f, unsigned arg, unsigned rank)
+{
+	uint32_t world = arg / 16, threads = arg % 16;
+	struct errbuf err = {0};
+	struct weights w;
+	struct ckpt *ck;
+	struct plan plan;
+	int ret;
+
+	ret = ckpt_open(f->dir, &ck, &err);
+	if (ret == 0)
+		ret = plan_build(ck, rank, world, &plan, &err);
+	if (ret == 0)
+		ret = weights_load(ck, &plan, threads, 0, NULL, NULL, &w, &err);
+	if (ret < 0)
+		fprintf(stderr, "%s\n", err.text);
+	return ret;
+}
+
+/* ---- one run -------------------------------------------------------------------------------- */
+
+/*
+ * A virtual machine may have given free memory back to its host, and gets it again at 1 GB/s: that
+ * would be measured instead. So as much as a run needs is touched and freed just before.
+ */
+static void touch_memory(size_t bytes)
+{
+	void *p = fresh_memory(bytes);
+
+	if (!p)
+		return;
+	memset(p, 1, bytes);
+	munmap(p, bytes);
+}
+
+/* Drops the files from the page cache, or reads them into it. */
+static void prepare(const struct files *f, bool cold)
+{
+	static char block[1 << 16];
+
+	for (size_t i = 0; i < f->n; i++) {
+		int fd = open(f->path[i], O_RDONLY | O_CLOEXEC);
+
+		if (cold)
+			(void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+		while (!cold && read(fd, block, sizeof(block)) > 0)
+			;
+		close(fd);
+	}
+}
+
+/* Seconds from the start of the first process to the end of the last; -1: it cannot be done. */
+static double run_once(const struct files *f, const struct way *w)
+{
+	mono_ns_t(*times)[2] =
+		mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	mono_ns_t start = 0, end = 0;
+	bool ok = true;
+
+	if (times == MAP_FAILED)
+		return -1;
+	for (unsigned r = 0; r < w->processes; r++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			int ret;
+
+			times[r][0] = mono_now();
+			ret = w->run(f, w->arg, r);
+			times[r][1] = mono_now();
+			_exit(ret < 0);
+		}
+	}
+	for (unsigned r = 0; r < w->processes; r++) {
+		int status;
+
+		ok &= wait(&status) > 0 && status == 0;
+	}
+	for (unsigned r = 0; r < w->processes; r++) {
+		start = r && start < times[r][0] ? start : times[r][0];
+		end = MAX(end, times[r][1]);
+	}
+	munmap(times, 4096);
+	return ok ? (double)(end - start) * 1e-9 : -1;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static double rate(const struct files *f, struct way *w)
+{
+	qsort(w->seconds, ROUNDS, sizeof(w->seconds[0]), by_size);
+	if (w->seconds[0] < 0)
+		return 0;
+	return (double)f->total * 1e-9 / w->seconds[ROUNDS / 2];
+}
+
+static void measure(struct report *rep, const struct files *f, bool cold)
+{
+	struct way ways[] = {
+		{.name = "one worker of 2 threads", .run = load_shard, .arg = 16 + 2, .load = true},
+		{.name = "two workers of a thread", .run = load_shard, .arg = 32 + 1, .load = true},
+		{.name = "read() by one thread", .run = read_buffered, .arg = 1},
+		{.name = "read() by two threads", .run = read_buffered, .arg = 2},
+		{.name = "O_DIRECT, 2 in flight", .run = read_direct, .arg = 2},
+		{.name = "O_DIRECT, 8 in flight", .run = read_direct, .arg = 8},
+		{.name = "O_DIRECT, 32 in flight", .run = read_direct, .arg = 32},
+	};
+	const char *state = cold ? "device" : "page cache", *best = NULL;
+	double most = 0, value[ARRAY_LEN(ways)];
+	char what[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++)
+		ways[i].processes = ways[i].load ? ways[i].arg / 16 : 1;
+	for (int round = 0; round < ROUNDS; round++)
+		for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+			prepare(f, cold);
+			touch_memory(f->total + f->total / 8);
+			ways[i].seconds[round] = run_once(f, &ways[i]);
+		}
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+		value[i] = rate(f, &ways[i]);
+		if (!ways[i].load && value[i] > most) {
+			most = value[i];
+			best = ways[i].name;
+		}
+	}
+	for (size_t i = 0; i < ARRAY_LEN(ways); i++) {
+		snprintf(what, sizeof(what), "%s, %s", state, ways[i].name);
+		if (ways[i].load)
+			report_add(rep, &(struct report_row){.what = what,
+						.value = value[i],
+						.unit = "GB/s",
+						.beside = best,
+						.beside_value = most,
+						.least = 0.8});
+		else if (value[i] > 0)
+			report_add(rep, &(struct report_row){
+						.what = what, .value = value[i], .unit = "GB/s"});
+	}
+}
+
+static void list_files(struct files *f, const struct ckpt *ck)
+{
+	f->n = MIN(ck->file_n, (size_t)FILES_MAX);
+	for (size_t i = 0; i < f->n; i++) {
+		snprintf(f->path[i], sizeof(f->path[i]), "%s/%s", f->dir, ck->files[i].name);
+		f->bytes[i] = ck->files[i].bytes;
+		f->at[i] = f->total;
+		f->total += ALIGN_UP(f->bytes[i], (size_t)DIRECT_BLOCK);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	const char *tmp = getenv("TMPDIR");
+	char dir[256];
+	struct files f = {.dir = argc > 1 ? argv[1] : dir};
+	struct errbuf err = {0};
+	struct report rep;
+	struct ckpt *ck;
+	bool made;
+
+	snprintf(dir, sizeof(dir), "%s/heddle-bench-load.%d", tmp ? tmp : ".", (int)getpid());
+	if (checkpoint_make(f.dir, &made, &err) < 0 || ckpt_open(f.dir, &ck, &err) < 0) {
+		printf("skipped: %s\n", err.text);
+		checkpoint_remove(dir);
+		return 77;
+	}
+	list_files(&f, ck);
+	ckpt_close(ck);
+	report_open(
+		&rep, "load", "Loading a checkpoint of 2 GB beside reading its files into memory");
+	measure(&rep, &f, true);
+	measure(&rep, &f, false);
+	if (argc < 2)
+		checkpoint_remove(dir);
+	return report_close(&rep);
+}
