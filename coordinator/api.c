@@ -105,6 +105,32 @@ void api_on_request(void *user, struct http_exchange *x)
 	api_no_route(x, req);
 }
 
+void api_on_refused(void *user, int status)
+{
+	static const struct {
+		int status;
+		size_t offset;
+	} by_status[] = {
+#define API_REFUSED(status) {status, offsetof(struct metrics, http_##status)}
+		API_REFUSED(400),
+		API_REFUSED(408),
+		API_REFUSED(413),
+		API_REFUSED(414),
+		API_REFUSED(417),
+		API_REFUSED(431),
+		API_REFUSED(501),
+		API_REFUSED(503),
+		API_REFUSED(505),
+	};
+	struct api *api = user;
+	size_t i;
+
+	++*(status < 500 ? &api->metrics.requests_refused : &api->metrics.requests_failed);
+	for (i = 0; i < ARRAY_LEN(by_status); i++)
+		if (by_status[i].status == status)
+			++*(uint64_t *)((char *)&api->metrics + by_status[i].offset);
+}
+
 const char *api_error_type(int status)
 {
 	if (status == 429)

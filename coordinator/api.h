@@ -7,9 +7,10 @@
  * Everything runs on the loop's thread but the reading of large bodies (prep.c), which goes to
  * loop_work threads: call loop_work_start() before the first request.
  *
- * Order of calls: api_new(); http_server_ops = {api_on_request, api}; on SIGHUP api_reload(); at
- * the end of a drain api_abort_all(). When loop_run() has returned for good: loop_settle(), which
- * ends the pool threads, http_server_free(), api_free(), engine_free(), loop_free().
+ * Order of calls: api_new(); http_server_ops = {api_on_request, api_on_refused, api}; on SIGHUP
+ * api_reload(); at the end of a drain api_abort_all(). When loop_run() has returned for good:
+ * loop_settle(), which ends the pool threads, http_server_free(), api_free(), engine_free(),
+ * loop_free().
  */
 #ifndef COORDINATOR_API_H
 #define COORDINATOR_API_H
@@ -35,6 +36,7 @@ int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engin
 
 /* For struct http_server_ops; user is the struct api. */
 void api_on_request(void *user, struct http_exchange *x);
+void api_on_refused(void *user, int status);
 
 /* Takes over the [api] keys of a configuration read anew; requests under way keep the old. */
 void api_reload(struct api *api, const struct conf_set *conf);

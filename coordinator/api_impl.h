@@ -62,6 +62,9 @@ struct api_task {
 	struct api *api;
 	struct http_exchange *x; /* NULL: answered, or the client is gone */
 	struct prep prep;
+	/* On the thread that has read the body, before `ready`: what takes as long, and needs no
+	 * more than `prep` and the tokenizer. NULL: nothing. */
+	void (*compose)(struct api_task *t);
 	void (*ready)(struct api_task *t);
 	void (*free)(
 		struct api_task *t); /* frees the whole object, of which this is the first part */
@@ -72,7 +75,8 @@ struct api_task {
 	char id[132];
 };
 
-/* t: zeroed, the first member of a larger object with `ready` and `free` set. */
+/* t: zeroed, the first member of a larger object with `ready` and `free` set, `compose` if wanted.
+ */
 void task_start(
 	struct api_task *t, struct api *api, struct http_exchange *x, enum param_scope scope);
 /* Takes it off the list and frees it. */

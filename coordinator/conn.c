@@ -132,6 +132,8 @@ static void refuse(struct http_conn *c)
 	leave_idle(c);
 	begin_exchange(c);
 	c->close_after = true;
+	if (c->server->ops.on_refused)
+		c->server->ops.on_refused(c->server->ops.user, p->status);
 	http_respond_error(&c->x, p->status,
 		p->status < 500 ? "invalid_request_error" : "server_error", NULL, p->code, "%s",
 		p->message);

@@ -99,6 +99,9 @@ struct http_limits {
 
 struct http_server_ops {
 	void (*on_request)(void *user, struct http_exchange *x);
+	/* What came is no request (its status: 400, 408, 413, 431, ...), and has its answer. NULL:
+	 * nobody counts. */
+	void (*on_refused)(void *user, int status);
 	void *user;
 };
 

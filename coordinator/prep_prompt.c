@@ -45,8 +45,11 @@ static int prep_encode(struct prep *p, const char *text, size_t len, const uint8
 	uint64_t most = p->in.context * p->in.token_bytes;
 	int ret;
 
-	/* as good as nothing has so many bytes a token; splitting it would take long to find out */
-	if (p->in.context && p->in.scope != S_TOKENIZE && len > most) {
+	/*
+	 * As good as nothing has so many bytes a token; splitting it would take long to find out.
+	 * To count goes as far: past the context by as much as text has less.
+	 */
+	if (p->in.context && len > most) {
 		p->code = "context_length_exceeded";
 		return param_fail(&p->error, p->params.messages ? "messages" : "prompt",
 			"this model's maximum context length is %llu tokens, but the prompt has "

@@ -291,7 +291,8 @@ static int open_loop(struct serve *s, struct errbuf *err)
 static int open_http(struct serve *s, struct errbuf *err)
 {
 	const struct http_limits limits = limits_of(&s->args.conf->conf);
-	const struct http_server_ops ops = {.on_request = api_on_request, .user = s->api};
+	const struct http_server_ops ops = {
+		.on_request = api_on_request, .on_refused = api_on_refused, .user = s->api};
 	size_t i;
 	int r = http_server_new(s->loop, &limits, &ops, &s->http);
 

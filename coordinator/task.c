@@ -74,6 +74,8 @@ static void task_run(void *user)
 	struct api_task *t = user;
 
 	prep_run(&t->prep);
+	if (!t->prep.status && t->compose)
+		t->compose(t);
 }
 
 static void task_done(void *user)

@@ -63,21 +63,23 @@ void bell_disarm(struct bell_armed *mine)
 
 static bool spin(bool (*ready)(void *), void *user, uint64_t spin_ns)
 {
-	mono_ns_t end;
+	mono_ns_t now = 0, end = 0;
 	int i;
 
 	if (ready(user))
 		return true;
 	if (!spin_ns)
 		return false;
-	end = mono_now() + spin_ns;
+	/* the first spins come before the first look at the clock: news is often that quick */
 	do {
 		for (i = 0; i < SPINS_PER_CLOCK; i++) {
 			bell_pause();
 			if (ready(user))
 				return true;
 		}
-	} while (mono_now() < end);
+		now = mono_now();
+		end = end ? end : now + spin_ns;
+	} while (now < end);
 	return false;
 }
 

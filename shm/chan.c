@@ -34,14 +34,17 @@ void chan_step_commit(struct chan_coord *c, size_t bytes)
 {
 	ring_commit(&c->step, bytes);
 	bell_ring_word(&c->group->coord.ctl->word, c->armed, c->group->geometry.workers, BELL_DATA);
+	ring_warm(&c->step);
 }
 
 int chan_reply_pop(struct chan_coord *c, uint32_t rank, void *buf, size_t cap, size_t *ret_bytes)
 {
 	int r = ring_pop(&c->replies[rank], buf, cap, ret_bytes);
 
-	if (r == 0)
+	/* one bell for all that was taken, and not between a reply and what is done about it */
+	if (r != 0 && c->owes_bell[rank])
 		bell_ring_word(&c->group->coord.ctl->word, &c->armed[rank], 1, BELL_SPACE);
+	c->owes_bell[rank] = r == 0;
 	return r;
 }
 
@@ -168,6 +171,7 @@ void chan_reply_commit(struct chan_worker *c, size_t bytes)
 {
 	ring_commit(&c->reply, bytes);
 	ring_coordinator(c->group, BELL_DATA);
+	ring_warm(&c->reply);
 }
 
 void chan_notify(struct seg_group *group)

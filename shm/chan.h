@@ -20,6 +20,7 @@ struct chan_coord {
 	struct ring_writer step;
 	struct ring_reader replies[SEG_WORKERS_MAX];
 	const struct bell_armed *armed[SEG_WORKERS_MAX];
+	bool owes_bell[SEG_WORKERS_MAX]; /* room was made in its reply ring; not rung for yet */
 };
 
 struct chan_worker {
@@ -39,7 +40,10 @@ int chan_step_reserve(struct chan_coord *c, size_t bytes, void **ret_payload) MU
 /* Publishes, and wakes the workers that sleep. */
 void chan_step_commit(struct chan_coord *c, size_t bytes);
 
-/* Copies the next reply of a worker. As ring_pop(). */
+/*
+ * Copies the next reply of a worker. As ring_pop(). A worker that waits for room is told when its
+ * ring is empty, not at each reply: go on until this returns something other than 0.
+ */
 int chan_reply_pop(
 	struct chan_coord *c, uint32_t rank, void *buf, size_t cap, size_t *ret_bytes) MUST_CHECK;
 

@@ -6,27 +6,47 @@
 #include <string.h>
 
 #include "shm/fault.h"
+#include "shm/line.h"
 #include "shm/sum.h"
 
-_Static_assert(sizeof(struct ring_record) == RING_ALIGN, "a record's payload begins on 16 bytes");
-_Static_assert(sizeof(struct ring_head) == RING_LINE, "the head has a cache line of its own");
+#define WARM_MAX                                                                                   \
+	8192 /* bytes that ring_warm() asks for at most: more would push out other things */
+
+_Static_assert(sizeof(struct ring_record) == 16, "a record's payload begins on 16 bytes");
+_Static_assert(sizeof(struct ring_head) == 2 * RING_LINE, "head: a line for each");
 _Static_assert(sizeof(struct ring_tail) == RING_LINE, "a tail has a cache line of its own");
 
-static uint32_t record_sum(const struct ring_record *rec, const void *payload, size_t bytes)
+static uint32_t record_sum(uint64_t number, uint32_t bytes, const void *payload, size_t n)
 {
-	uint64_t sum = sum_bytes(payload, bytes, rec->number * SUM_MULTIPLIER ^ rec->bytes);
+	uint64_t sum = sum_bytes(payload, n, number * SUM_MULTIPLIER ^ bytes);
 
 	return (uint32_t)(sum ^ sum >> 32);
 }
 
 static uint64_t record_span(uint64_t payload_bytes)
 {
-	return ALIGN_UP(sizeof(struct ring_record) + payload_bytes, RING_ALIGN);
+	return RING_LINE + (payload_bytes > RING_INLINE ? ALIGN_UP(payload_bytes, RING_LINE) : 0);
+}
+
+static struct ring_record *record_at(const struct ring_data *data, uint64_t pos)
+{
+	return (struct ring_record *)(data->base + (pos & (data->bytes - 1)));
+}
+
+/* Where a payload is written; a short one is moved into the first line when it is complete. */
+static uint8_t *room_of(struct ring_record *rec)
+{
+	return (uint8_t *)rec + RING_LINE;
+}
+
+static const uint8_t *payload_of(const struct ring_record *rec, uint32_t bytes)
+{
+	return (const uint8_t *)rec + (bytes > RING_INLINE ? RING_LINE : sizeof(*rec));
 }
 
 static int check_data(const struct ring_data *data)
 {
-	if (!data->base || (uintptr_t)data->base % RING_ALIGN)
+	if (!data->base || (uintptr_t)data->base % RING_LINE)
 		return -EINVAL;
 	if (data->bytes < RING_BYTES_MIN || data->bytes > RING_BYTES_MAX)
 		return -EINVAL;
@@ -50,6 +70,7 @@ int ring_writer_init(struct ring_writer *w, const struct ring_data *data, struct
 		w->tails[i] = tails[i];
 	w->readers = readers;
 	w->limit = data->bytes;
+	atomic_store_explicit(&record_at(data, 0)->mark, 0, memory_order_relaxed);
 	return 0;
 }
 
@@ -73,7 +94,7 @@ int ring_reader_init(struct ring_reader *r, const struct ring_data *data,
  */
 static bool tail_possible(const struct ring_writer *w, uint32_t i, uint64_t tail)
 {
-	return tail >= w->seen[i] && tail <= w->pos && tail % RING_ALIGN == 0;
+	return tail >= w->seen[i] && tail <= w->pos && tail % RING_LINE == 0;
 }
 
 /* Looks at all tails; moves the limit. -EPIPE when the slowest of them will not move again. */
@@ -102,27 +123,20 @@ static int look_at_tails(struct ring_writer *w, uint64_t need)
 	return gone ? -EPIPE : -EAGAIN;
 }
 
-/* Bytes to pad so that a record of `span` bytes is contiguous. */
-static uint64_t pad_before(const struct ring_writer *w, uint64_t span)
+/* Bytes to pad so that the room for a payload is contiguous, that of a short one, too. */
+static uint64_t pad_before(const struct ring_writer *w, uint64_t payload_bytes)
 {
 	uint64_t left = w->data.bytes - (w->pos & (w->data.bytes - 1));
+	uint64_t room = RING_LINE + ALIGN_UP(payload_bytes, RING_LINE);
 
-	return w->data.mirrored || span <= left ? 0 : left;
+	return w->data.mirrored || room <= left ? 0 : left;
 }
 
-static void *record_at(const struct ring_data *data, uint64_t pos)
+/* What a record takes of the ring: padding, itself, and the line that shows that none follows yet.
+ */
+static uint64_t record_need(uint64_t pad, uint64_t span)
 {
-	return data->base + (pos & (data->bytes - 1));
-}
-
-static void write_pad(struct ring_writer *w, uint64_t pad)
-{
-	struct ring_record rec = {.number = w->number + 1, .bytes = RING_PAD};
-
-	rec.sum = record_sum(&rec, NULL, 0);
-	memcpy(record_at(&w->data, w->pos), &rec, sizeof(rec));
-	w->number++;
-	w->pos += pad;
+	return pad + span + RING_LINE;
 }
 
 int ring_reserve(struct ring_writer *w, size_t bytes, void **ret_payload)
@@ -133,36 +147,67 @@ int ring_reserve(struct ring_writer *w, size_t bytes, void **ret_payload)
 	if (bytes > ring_record_max(w->data.bytes))
 		return -EMSGSIZE;
 	span = record_span(bytes);
-	pad = pad_before(w, span);
-	if (w->pos + pad + span > w->limit) {
-		r = look_at_tails(w, pad + span);
+	pad = pad_before(w, bytes);
+	if (w->pos + record_need(pad, span) > w->limit) {
+		r = look_at_tails(w, record_need(pad, span));
 		if (r < 0)
 			return r;
 	}
-	/* The padding is published together with the record that needed it; a reservation that is
-	 * dropped leaves it in place, private to the writer. */
-	if (pad)
-		write_pad(w, pad);
+	w->pad = pad;
 	w->reserved = bytes;
-	*ret_payload = (uint8_t *)record_at(&w->data, w->pos) + sizeof(struct ring_record);
+	*ret_payload = room_of(record_at(&w->data, w->pos + pad));
 	return 0;
+}
+
+/* Word by word: that is how the caller has just written them, perhaps. */
+static void move_inline(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+	for (; bytes >= 8; bytes -= 8, to += 8, from += 8)
+		memcpy(to, from, 8);
+	for (; bytes > 0; bytes--)
+		*to++ = *from++;
+}
+
+static void publish(struct ring_record *rec, uint64_t number, uint32_t bytes, uint32_t sum)
+{
+	atomic_store_explicit(&rec->bytes, bytes, memory_order_relaxed);
+	atomic_store_explicit(&rec->sum, sum, memory_order_relaxed);
+	atomic_store_explicit(&rec->mark, RING_MARK(number), memory_order_release);
 }
 
 void ring_commit(struct ring_writer *w, size_t bytes)
 {
-	struct ring_record rec = {.number = w->number + 1, .bytes = (uint32_t)bytes};
-	uint8_t *at = record_at(&w->data, w->pos);
+	struct ring_record *pad = w->pad ? record_at(&w->data, w->pos) : NULL;
+	struct ring_record *rec = record_at(&w->data, w->pos + w->pad);
+	uint64_t number = w->number + (pad ? 2 : 1);
+	uint32_t sum;
 
 	assert(bytes <= w->reserved);
 	FAULT_POINT("ring.push.mid");
-	rec.sum = record_sum(&rec, at + sizeof(rec), bytes);
-	memcpy(at, &rec, sizeof(rec));
-	w->number++;
-	w->pos += record_span(bytes);
-	w->reserved = 0;
+	sum = record_sum(number, (uint32_t)bytes, room_of(rec), bytes);
+	w->last_span = record_span(bytes);
+	w->pos += w->pad + w->last_span;
+	w->number = number;
+	w->reserved = w->pad = 0;
 	FAULT_POINT("ring.push.publish");
-	atomic_store_explicit(&w->head->pos, w->pos, memory_order_release);
+	if (bytes <= RING_INLINE)
+		move_inline((uint8_t *)rec + sizeof(*rec), room_of(rec), bytes);
+	atomic_store_explicit(&record_at(&w->data, w->pos)->mark, 0, memory_order_relaxed);
+	publish(rec, number, (uint32_t)bytes, sum);
+	/* nobody looks at the record before it has seen the padding */
+	if (pad)
+		publish(pad, number - 1, RING_PAD, record_sum(number - 1, RING_PAD, NULL, 0));
+	atomic_store_explicit(&w->head->pos, w->pos, memory_order_relaxed);
 	FAULT_POINT("ring.push.done");
+}
+
+void ring_warm(const struct ring_writer *w)
+{
+	uint64_t at, end = MIN(w->last_span, WARM_MAX);
+
+	/* not the line at pos: readers watch it, and would take it back at once */
+	for (at = RING_LINE; at <= end; at += RING_LINE)
+		line_want(record_at(&w->data, w->pos + at));
 }
 
 int ring_push(struct ring_writer *w, const void *payload, size_t bytes)
@@ -191,7 +236,7 @@ bool ring_writable(const struct ring_writer *w, size_t bytes)
 
 	if (bytes > ring_record_max(w->data.bytes))
 		return true;
-	return look_at_tails(&probe, pad_before(w, span) + span) != -EAGAIN;
+	return look_at_tails(&probe, record_need(pad_before(w, bytes), span)) != -EAGAIN;
 }
 
 uint64_t ring_writer_backlog(const struct ring_writer *w)
@@ -210,67 +255,79 @@ uint64_t ring_writer_backlog(const struct ring_writer *w)
 
 /* ---- a reader ---- */
 
-/* How many bytes there are to read, or -EAGAIN, -EPIPE, -EBADMSG. */
-static int64_t readable_bytes(struct ring_reader *r)
-{
-	uint32_t closed;
+/* A record's header as it was when read: each word is read once. */
+struct found {
+	uint64_t number, span;
+	uint32_t bytes, sum;
+	const uint8_t *payload;
+};
 
-	if (r->seen == r->pos) {
-		/* closed before pos: the writer stores pos, then closed */
-		closed = atomic_load_explicit(&r->head->closed, memory_order_acquire);
-		r->seen = atomic_load_explicit(&r->head->pos, memory_order_acquire);
-		if (r->seen == r->pos)
-			return closed ? -EPIPE : -EAGAIN;
+/* The mark at the reader's position: 1 when the next record is there; -EAGAIN, -EPIPE, -EBADMSG. */
+static int look_at_mark(const struct ring_reader *r, const struct ring_record *rec)
+{
+	uint64_t mark = atomic_load_explicit(&rec->mark, memory_order_acquire);
+
+	if (!mark) {
+		if (!atomic_load_explicit(&r->head->closed, memory_order_acquire))
+			return -EAGAIN;
+		/* closed after the last record: one that was missed above is seen now */
+		mark = atomic_load_explicit(&rec->mark, memory_order_acquire);
+		if (!mark)
+			return -EPIPE;
 	}
-	if (r->seen - r->pos > r->data.bytes || r->seen % RING_ALIGN)
-		return -EBADMSG;
-	return (int64_t)(r->seen - r->pos);
+	return mark == RING_MARK(r->number + 1) ? 1 : -EBADMSG;
 }
 
 /* Steps over padding and copies the next record's header, checked for room, not for its sum. */
-static int next_record(struct ring_reader *r, struct ring_record *ret_rec)
+static int next_record(struct ring_reader *r, struct found *ret)
 {
-	struct ring_record rec;
-
 	for (;;) {
-		int64_t there = readable_bytes(r);
+		struct ring_record *rec = record_at(&r->data, r->pos);
 		uint64_t left = r->data.bytes - (r->pos & (r->data.bytes - 1));
+		int ret_mark = look_at_mark(r, rec);
+		struct found f;
 
-		if (there < 0)
-			return (int)there;
-		memcpy(&rec, record_at(&r->data, r->pos), sizeof(rec));
-		if (rec.number != r->number + 1)
-			return -EBADMSG;
-		if (rec.bytes != RING_PAD) {
-			if (rec.bytes > ring_record_max(r->data.bytes) ||
-				record_span(rec.bytes) > (uint64_t)there)
+		if (ret_mark < 0)
+			return ret_mark;
+		f.number = r->number + 1;
+		f.bytes = atomic_load_explicit(&rec->bytes, memory_order_relaxed);
+		f.sum = atomic_load_explicit(&rec->sum, memory_order_relaxed);
+		f.payload = payload_of(rec, f.bytes);
+		if (f.bytes != RING_PAD) {
+			if (f.bytes > ring_record_max(r->data.bytes))
 				return -EBADMSG;
-			if (!r->data.mirrored && record_span(rec.bytes) > left)
+			f.span = record_span(f.bytes);
+			if (!r->data.mirrored && f.span > left)
 				return -EBADMSG;
-			*ret_rec = rec;
+			*ret = f;
 			return 0;
 		}
-		if (left > (uint64_t)there || rec.sum != record_sum(&rec, NULL, 0))
+		/* at the beginning there is nothing to skip, and padding for ever would hold us
+		 * here */
+		if (left == r->data.bytes || f.sum != record_sum(f.number, RING_PAD, NULL, 0))
 			return -EBADMSG;
 		r->number++;
 		r->pos += left;
 	}
 }
 
+static bool sum_right(const struct found *f, const void *payload)
+{
+	return f->sum == record_sum(f->number, f->bytes, payload, f->bytes);
+}
+
 int ring_peek(struct ring_reader *r, const void **ret_payload, size_t *ret_bytes)
 {
-	struct ring_record rec;
-	const uint8_t *payload;
-	int ret = next_record(r, &rec);
+	struct found f;
+	int ret = next_record(r, &f);
 
 	if (ret < 0)
 		return ret;
-	payload = (const uint8_t *)record_at(&r->data, r->pos) + sizeof(rec);
-	if (!r->next && rec.sum != record_sum(&rec, payload, rec.bytes))
+	if (!r->next && !sum_right(&f, f.payload))
 		return -EBADMSG;
-	r->next = r->pos + record_span(rec.bytes);
-	*ret_payload = payload;
-	*ret_bytes = rec.bytes;
+	r->next = r->pos + f.span;
+	*ret_payload = f.payload;
+	*ret_bytes = f.bytes;
 	FAULT_POINT("ring.pop.mid");
 	return 0;
 }
@@ -288,31 +345,28 @@ void ring_release(struct ring_reader *r)
 
 int ring_pop(struct ring_reader *r, void *buf, size_t cap, size_t *ret_bytes)
 {
-	struct ring_record rec;
-	int ret = next_record(r, &rec);
+	struct found f;
+	int ret = next_record(r, &f);
 
 	if (ret < 0)
 		return ret;
-	if (rec.bytes > cap) {
-		*ret_bytes = rec.bytes;
+	if (f.bytes > cap) {
+		*ret_bytes = f.bytes;
 		return -EMSGSIZE;
 	}
-	if (rec.bytes)
-		memcpy(buf, (const uint8_t *)record_at(&r->data, r->pos) + sizeof(rec), rec.bytes);
-	if (rec.sum != record_sum(&rec, buf, rec.bytes))
+	if (f.bytes)
+		memcpy(buf, f.payload, f.bytes);
+	if (!sum_right(&f, buf))
 		return -EBADMSG;
-	r->next = r->pos + record_span(rec.bytes);
+	r->next = r->pos + f.span;
 	ring_release(r);
-	*ret_bytes = rec.bytes;
+	*ret_bytes = f.bytes;
 	return 0;
 }
 
 bool ring_readable(const struct ring_reader *r)
 {
-	if (r->seen != r->pos)
-		return true;
-	return atomic_load_explicit(&r->head->closed, memory_order_acquire) ||
-	       atomic_load_explicit(&r->head->pos, memory_order_acquire) != r->pos;
+	return look_at_mark(r, record_at(&r->data, r->pos)) != -EAGAIN;
 }
 
 void ring_close_reader(struct ring_reader *r)

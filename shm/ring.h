@@ -7,8 +7,13 @@
  *	             │                      │               │
  *	... free ... │ rec | rec | rec | rec │ rec | rec | rec │ ... free ...
  *
- * The head lies in the writer's memory, each tail in its reader's; what lies before every tail is
- * free.
+ * A record begins with a line of its own, whose first word says that it is there: the line that a
+ * waiting reader watches brings it length and sum, too, and a payload of up to RING_INLINE bytes; a
+ * larger one begins on the line after. That line is written once, all at the end, for the reader
+ * takes it back after every store to it. The writer clears the word where the next record will
+ * begin before it sets this one's, so that what lies there from the lap before is never taken for a
+ * record; behind the head one line is therefore always free. Each tail lies in its reader's memory;
+ * what lies before every tail is free.
  *
  * head and tails count bytes from the beginning of time; the offset is position mod size. The data
  * is mapped twice back to back ("mirrored"), so that every record is contiguous. Where it is not
@@ -16,7 +21,7 @@
  * readers accept padding either way.
  *
  * A record says its length, its number (1, 2, 3 ...) and a checksum over the three and the payload.
- * Payloads begin on 16 bytes and may be empty; the largest is ring_record_max().
+ * Payloads begin on 16 bytes at least and may be empty; the largest is ring_record_max().
  *
  * The other side's memory is input: positions and lengths are checked before use and anything
  * impossible is -EBADMSG, which stays: a ring that lied once is not read again. A reader who does
@@ -35,16 +40,15 @@
 
 #include "shm/util.h"
 
-#define RING_LINE        64   /* bytes of a cache line */
-#define RING_ALIGN       16   /* records begin on this */
+#define RING_LINE        64   /* bytes of a cache line; records begin on one */
 #define RING_BYTES_MIN   4096 /* of the data */
 #define RING_BYTES_MAX   (1ull << 30)
 #define RING_READERS_MAX 64
 
-/* Writer: the ring's writer. */
+/* Writer: the ring's writer. Readers wait on records, not on this. */
 struct ring_head {
-	_Alignas(RING_LINE) _Atomic uint64_t pos; /* bytes published */
-	_Atomic uint32_t closed;                  /* 1: no more records will come */
+	_Alignas(RING_LINE) _Atomic uint64_t pos; /* bytes published, for ring_reader_backlog() */
+	_Alignas(RING_LINE) _Atomic uint32_t closed; /* 1: no more records will come */
 };
 
 /* Writer: this reader. */
@@ -55,15 +59,19 @@ struct ring_tail {
 
 /* In front of each payload. */
 struct ring_record {
-	uint64_t number; /* 1 for the first record */
-	uint32_t bytes;  /* of the payload, or RING_PAD: skip to the end of the data */
-	uint32_t sum;    /* of number, bytes and payload */
+	/* 0: not there yet; else RING_MARK() of its number, 1 for the first record; stored last */
+	_Atomic uint64_t mark;
+	_Atomic uint32_t bytes; /* of the payload, or RING_PAD: skip to the end of the data */
+	_Atomic uint32_t sum;   /* of number, bytes and payload */
 };
-#define RING_PAD UINT32_MAX
+#define RING_PAD    UINT32_MAX
+#define RING_INLINE (RING_LINE - sizeof(struct ring_record)) /* payload bytes beside the header */
+/* At least two bits are set, so that no single flipped one makes a record look not yet there. */
+#define RING_MARK(number) (2 * (number) + 1)
 
 /* The data of a ring. */
 struct ring_data {
-	uint8_t *base;  /* 16-byte aligned; read-only for readers */
+	uint8_t *base;  /* aligned to a line; read-only for readers */
 	uint64_t bytes; /* a power of two, RING_BYTES_MIN .. RING_BYTES_MAX */
 	bool mirrored;  /* base[i + bytes] is base[i] */
 };
@@ -75,7 +83,9 @@ struct ring_writer {
 	uint32_t readers;
 	uint64_t seen[RING_READERS_MAX]; /* each reader's tail when last looked at */
 	uint64_t pos, number, limit;     /* limit: pos may grow up to this without looking */
-	uint64_t reserved;               /* payload bytes reserved, at pos */
+	uint64_t pad;                    /* to be skipped before the record reserved */
+	uint64_t reserved;               /* payload bytes reserved, behind the padding */
+	uint64_t last_span;              /* bytes the last record took */
 };
 
 struct ring_reader {
@@ -83,15 +93,14 @@ struct ring_reader {
 	const struct ring_head *head;
 	struct ring_tail *tail;
 	uint64_t pos, number;
-	uint64_t seen; /* head when last looked at */
 	uint64_t next; /* position after the record peeked at; 0: none */
 };
 
-/* Payload bytes of the largest record of a ring: just under half, so that with padding too any
- * record fits an empty ring. */
+/* Payload bytes of the largest record of a ring: just under half, so that with padding, too, any
+ * record and the line behind it fit an empty ring. */
 static inline uint64_t ring_record_max(uint64_t ring_bytes)
 {
-	return ring_bytes / 2 - sizeof(struct ring_record);
+	return ring_bytes / 2 - RING_LINE;
 }
 
 /*
@@ -112,6 +121,10 @@ int ring_reserve(struct ring_writer *w, size_t bytes, void **ret_payload) MUST_C
 
 /* Publishes the first `bytes` (<= reserved) of the reservation. Ring the bell after it. */
 void ring_commit(struct ring_writer *w, size_t bytes);
+
+/* A hint, after the bell: asks for the lines that a next record as large as the last would fill,
+ * while the writer has nothing to do but wait. */
+void ring_warm(const struct ring_writer *w);
 
 /* reserve, copy, commit. */
 int ring_push(struct ring_writer *w, const void *payload, size_t bytes) MUST_CHECK;
@@ -142,7 +155,8 @@ bool ring_writable(const struct ring_writer *w, size_t bytes);
 /* This reader will release no more. */
 void ring_close_reader(struct ring_reader *r);
 
-/* Bytes published and not yet released by this reader / by the slowest reader. */
+/* Bytes published and not yet released by this reader / by the slowest reader; for people: a
+ * hostile writer may say anything up to the ring's size. */
 uint64_t ring_reader_backlog(const struct ring_reader *r);
 uint64_t ring_writer_backlog(const struct ring_writer *w);
 

@@ -144,6 +144,9 @@ int pools_open(const struct pages_plan *plan, const uint32_t layers[POOL__COUNT]
 				"schedule.max_sequences",
 				plan->bytes >> 20);
 		}
+		/* a step reads rows all over the pools: with small pages most of them miss the TLB
+		 */
+		(void)madvise(base, p->layers * p->layer_bytes, MADV_HUGEPAGE);
 		p->base = base;
 	}
 	*ret_pools = pools;

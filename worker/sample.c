@@ -133,18 +133,30 @@ static void prepare(struct sampler *s, const float *logits, const struct sample_
 	for (uint32_t i = 0; i < p->sample->banned_n; i++)
 		s->logits[p->banned[i]] = -INFINITY;
 	for (uint32_t v = 0; v < s->vocab; v++)
-		if (!(s->logits[v] < INFINITY))
-			s->logits[v] = -INFINITY;
+		s->logits[v] = s->logits[v] < INFINITY ? s->logits[v] : -INFINITY;
 }
 
+/* The first of the greatest of x[n], which holds no NaN: lanes apart, so that compilers vectorise.
+ */
 static uint32_t argmax(const float *x, uint32_t n)
 {
-	uint32_t best = 0;
+	enum { LANES = 16 };
+	float lane[LANES], max;
+	uint32_t i = 0;
 
-	for (uint32_t i = 1; i < n; i++)
-		if (x[i] > x[best])
-			best = i;
-	return best;
+	for (uint32_t l = 0; l < LANES; l++)
+		lane[l] = -INFINITY;
+	for (; i + LANES <= n; i += LANES)
+		for (uint32_t l = 0; l < LANES; l++)
+			lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+	max = lane[0];
+	for (uint32_t l = 1; l < LANES; l++)
+		max = lane[l] > max ? lane[l] : max;
+	for (; i < n; i++)
+		max = x[i] > max ? x[i] : max;
+	for (i = 0; x[i] != max; i++)
+		;
+	return i;
 }
 
 /* ---- candidates by rank: a heap with the best on top ---------------------------------------- */

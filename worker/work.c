@@ -144,6 +144,7 @@ int work_open(const struct shape *sh, struct work *ret_work)
 	p = mmap(NULL, c.used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return -ENOMEM;
+	(void)madvise(p, c.used, MADV_HUGEPAGE);
 	w.arena = p;
 	w.bytes = c.used;
 	c = (struct cutter){.base = p};

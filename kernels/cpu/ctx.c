@@ -1,8 +1,11 @@
 #include "kernels/cpu/ctx.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "kernels/cpu/run.h"
+
+#define HUGE_BYTES (2u << 20)
 
 size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 {
@@ -44,8 +47,9 @@ int kern_cpu_ctx_init(
 	int rc;
 
 	made.scratch_bytes = kern_cpu_scratch_bytes(l, made.n);
-	if (posix_memalign(&p, 4096, made.scratch_bytes))
+	if (posix_memalign(&p, HUGE_BYTES, made.scratch_bytes))
 		return -ENOMEM;
+	(void)madvise(p, made.scratch_bytes, MADV_HUGEPAGE);
 	made.scratch = p;
 	rc = kern_threads_new(made.n, spin_ns, &made.threads);
 	if (rc) {

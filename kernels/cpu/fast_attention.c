@@ -15,6 +15,40 @@ enum {
 	KEY_LD = KERN_HEAD + 16
 };
 
+/*
+ * Keys lie anywhere in the pools, so those of the group after the next are asked for while a group
+ * is scored, a line now and then: all at once would fill the buffers that other loads need. A tile
+ * of scores asks for two keys in each half of its way, `step` bytes at a time.
+ */
+struct ahead {
+	const char *key[4];
+	size_t step;
+};
+
+/* What the nth of `tiles` tiles of heads asks for of the n keys at; `here` is at hand already. */
+VEC_INLINE void look_ahead(struct ahead *a, const uint8_t *const *at, uint32_t n, uint32_t tile,
+	uint32_t tiles, const void *here)
+{
+	const uint8_t *none = here;
+
+	for (uint32_t i = 0; i < 4; i++)
+		a->key[i] = (const char *)none;
+	if (tiles == 1) {
+		for (uint32_t i = 0; i < MIN(n, 4u); i++)
+			a->key[i] = (const char *)at[i];
+	} else if (tile < 2) {
+		a->key[0] = (const char *)(2 * tile < n ? at[2 * tile] : none);
+		a->key[2] = (const char *)(2 * tile + 1 < n ? at[2 * tile + 1] : none);
+	}
+}
+
+static void prefetch(const uint8_t *const *at, uint32_t n, size_t bytes)
+{
+	for (uint32_t i = 0; i < n; i++)
+		for (size_t b = 0; b < bytes; b += 64)
+			_mm_prefetch((const char *)at[i] + b, _MM_HINT_T0);
+}
+
 /* A thread's scratch. */
 struct lane {
 	float *keys;               /* [KERN_KEY_TILE][KEY_LD] */
@@ -77,18 +111,17 @@ VEC_INLINE __m512 sums_of_16(const __m512 a[16])
 		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
 }
 
-/* Scores of 4 heads x 4 keys: acc[4 i + b] is key i, head b, so each head's 4 lie together. */
-VEC_INLINE void score_tile(
-	const float *const q[HEADS], const float *const k[KEYS], float scale, float *const p[HEADS])
+/* Half of the columns, from v on. */
+VEC_INLINE void score_columns(const float *const q[HEADS], const float *const k[KEYS], int v,
+	const char *next, const char *other, size_t step, __m512 acc[16])
 {
-	__m512 acc[16], s;
-
-#pragma GCC unroll 16
-	for (int i = 0; i < 16; i++)
-		acc[i] = _mm512_setzero_ps();
-	for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
+	for (int end = v + KERN_HEAD / 2; v < end; v += KERN_LANES) {
 		__m512 a[HEADS];
 
+		_mm_prefetch(next, _MM_HINT_T0);
+		_mm_prefetch(other, _MM_HINT_T0);
+		next += step;
+		other += step;
 #pragma GCC unroll 4
 		for (int b = 0; b < HEADS; b++)
 			a[b] = _mm512_loadu_ps(q[b] + v);
@@ -101,6 +134,19 @@ VEC_INLINE void score_tile(
 				acc[4 * i + b] = _mm512_fmadd_ps(a[b], x, acc[4 * i + b]);
 		}
 	}
+}
+
+/* Scores of 4 heads x 4 keys: acc[4 i + b] is key i, head b, so each head's 4 lie together. */
+VEC_INLINE void score_tile(const float *const q[HEADS], const float *const k[KEYS],
+	const struct ahead *next, float scale, float *const p[HEADS])
+{
+	__m512 acc[16], s;
+
+#pragma GCC unroll 16
+	for (int i = 0; i < 16; i++)
+		acc[i] = _mm512_setzero_ps();
+	score_columns(q, k, 0, next->key[0], next->key[1], next->step, acc);
+	score_columns(q, k, KERN_HEAD / 2, next->key[2], next->key[3], next->step, acc);
 	s = _mm512_mul_ps(sums_of_16(acc), _mm512_set1_ps(scale));
 	_mm_storeu_ps(p[0], _mm512_extractf32x4_ps(s, 0));
 	_mm_storeu_ps(p[1], _mm512_extractf32x4_ps(s, 1));
@@ -110,8 +156,8 @@ VEC_INLINE void score_tile(
 
 #else
 
-VEC_INLINE void score_tile(
-	const float *const q[HEADS], const float *const k[KEYS], float scale, float *const p[HEADS])
+VEC_INLINE void score_tile(const float *const q[HEADS], const float *const k[KEYS],
+	const struct ahead *next, float scale, float *const p[HEADS])
 {
 	for (int b = 0; b < HEADS; b++) {
 		v16 acc[KEYS];
@@ -122,6 +168,8 @@ VEC_INLINE void score_tile(
 		for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
 			v16 a = v16_load(q[b] + v);
 
+			_mm_prefetch(next->key[b] + (size_t)(v / KERN_LANES % 16) * next->step,
+				_MM_HINT_T0);
 #pragma GCC unroll 4
 			for (int i = 0; i < KEYS; i++)
 				acc[i] = v16_fma(a, v16_load(k[i] + v), acc[i]);
@@ -141,6 +189,7 @@ VEC_INLINE void score_tile(
 static void scores(const struct kern_attention_args *a, const float *q, uint32_t heads,
 	const uint8_t *const *at, uint32_t n, const struct lane *l)
 {
+	struct ahead next = {.step = DIV_UP(kern_kv_row_bytes(a->format), (size_t)16)};
 	float spare[HEADS][KEYS];
 
 	for (uint32_t j = 0; j < n; j += KEYS) {
@@ -157,12 +206,14 @@ static void scores(const struct kern_attention_args *a, const float *q, uint32_t
 			const float *qs[HEADS];
 			float *to[HEADS];
 
+			look_ahead(&next, at + MIN(j + 2 * KEYS, n), n - MIN(j + 2 * KEYS, n),
+				h / HEADS, DIV_UP(heads, (uint32_t)HEADS), q);
 			for (uint32_t b = 0; b < HEADS; b++) {
 				qs[b] = q + (size_t)MIN(h + b, heads - 1) * KERN_HEAD;
 				to[b] = h + b < heads ? l->p + (size_t)(h + b) * KERN_KEY_TILE + j
 						      : spare[b];
 			}
-			score_tile(qs, ks, a->scale, to);
+			score_tile(qs, ks, &next, a->scale, to);
 		}
 	}
 }
@@ -249,18 +300,20 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 	const float *q = a->q + ((size_t)row * a->heads + h0) * KERN_HEAD;
 	float *o = a->o + ((size_t)row * a->heads + h0) * KERN_HEAD;
 	struct kern_keys k = kern_keys(a, row);
-	const uint8_t *at[KERN_KEY_TILE];
-	uint32_t n;
+	const uint8_t *at[2][KERN_KEY_TILE];
+	uint32_t n, next, tile = 0;
 
 	memset(l->out, 0, (size_t)heads * KERN_HEAD * sizeof(float));
 	for (uint32_t h = 0; h < heads; h++) {
 		l->max[h] = a->sink[h0 + h];
 		l->sum[h] = 1.0f;
 	}
-	while ((n = kern_keys_next(&k, KERN_KEY_TILE, at))) {
-		scores(a, q, heads, at, n, l);
+	for (n = kern_keys_next(&k, KERN_KEY_TILE, at[0]); n; n = next, tile ^= 1) {
+		scores(a, q, heads, at[tile], n, l);
 		for (uint32_t h = 0; h < heads; h++)
 			weigh(l, h, n);
+		next = kern_keys_next(&k, KERN_KEY_TILE, at[tile ^ 1]);
+		prefetch(at[tile ^ 1], MIN(next, 2u * KEYS), kern_kv_row_bytes(a->format));
 		outputs(l, heads, n);
 	}
 	for (uint32_t h = 0; h < heads; h++) {

@@ -82,12 +82,55 @@ static void transpose(const float *rows, float *to, size_t ld)
 #endif
 }
 
+#ifdef __AVX512F__
+
+/* The same from 16 encoded bf16 keys, two dims at a time in each lane. */
+static void transpose_bf16(const uint8_t *rows, float *to, size_t ld)
+{
+	const size_t row = KERN_INDEX * sizeof(uint16_t);
+
+	for (int k = 0; k < KERN_INDEX; k += 8) {
+		__m512i r[4], t[4], pair;
+
+#pragma GCC unroll 4
+		for (int i = 0; i < 4; i++) {
+			const __m128i *p = (const __m128i *)(rows + i * row + 2 * k);
+
+			r[i] = _mm512_castsi128_si512(_mm_loadu_si128(p));
+			r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p + row / 4), 1);
+			r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p + row / 2), 2);
+			r[i] = _mm512_inserti32x4(r[i], _mm_loadu_si128(p + row / 4 * 3), 3);
+		}
+		t[0] = _mm512_unpacklo_epi32(r[0], r[1]);
+		t[1] = _mm512_unpackhi_epi32(r[0], r[1]);
+		t[2] = _mm512_unpacklo_epi32(r[2], r[3]);
+		t[3] = _mm512_unpackhi_epi32(r[2], r[3]);
+#pragma GCC unroll 4
+		for (int i = 0; i < 4; i++, to += 2 * ld) {
+			pair = i % 2 ? _mm512_unpackhi_epi64(t[i / 2], t[i / 2 + 2])
+				     : _mm512_unpacklo_epi64(t[i / 2], t[i / 2 + 2]);
+			_mm512_storeu_ps(to, _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16)));
+			_mm512_storeu_ps(to + ld, _mm512_castsi512_ps(_mm512_and_si512(pair,
+							  _mm512_set1_epi32((int)0xffff0000))));
+		}
+	}
+}
+
+#endif
+
 /* panel = the keys of a page, transposed, cut into panels [128][TILE_N] so that a tile walks its
  * own in order. Slots from n on are zeros. rows: scratch of [16][128]. */
 static void page_panel(
 	const struct kern_index_args *x, void *page, uint32_t n, float *rows, float *panel)
 {
 	for (uint32_t g = 0; g < KERN_PAGE; g += KERN_LANES) {
+#ifdef __AVX512F__
+		if (x->format == KERN_BF16 && g + KERN_LANES <= n) {
+			transpose_bf16(kern_index_at(page, x->format, g).value,
+				panel + g / TILE_N * TILE_N * KERN_INDEX + g % TILE_N, TILE_N);
+			continue;
+		}
+#endif
 		for (uint32_t i = 0; i < KERN_LANES; i++)
 			if (g + i < n)
 				decode(x->format, kern_index_at(page, x->format, g + i),
@@ -102,6 +145,7 @@ static void page_panel(
 VEC_INLINE void head_tile(
 	const int mr, const float *const *q, const float *panel, const float *w, v16 s[VEC_NV])
 {
+	const struct tile_ahead none = {{(const char *)w, (const char *)w}, 0};
 	v16 acc[VEC_MR][VEC_NV];
 
 #pragma GCC unroll 8
@@ -109,7 +153,7 @@ VEC_INLINE void head_tile(
 #pragma GCC unroll 4
 		for (int v = 0; v < VEC_NV; v++)
 			acc[i][v] = v16_set1(0);
-	product_tile(mr, q, KERN_INDEX, panel, acc);
+	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, &none, acc);
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4

@@ -42,8 +42,9 @@ static void fast_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 		size_t groups = DIV_UP(j->out[k].w->n, KERN_GROUP);
 		struct kern_part p = {0, groups};
 
-		if (!j->by_rows)
-			p = kern_part(groups, j->rows > VEC_MR ? VEC_NV : 1, i, n);
+		if (!j->by_rows) /* whole tiles, where there are enough of them for all */
+			p = kern_part(groups,
+				j->rows > VEC_MR && groups >= 2 * VEC_NV * n ? VEC_NV : 1, i, n);
 		if (p.begin < p.end)
 			one_weight(j, &j->out[k], (uint32_t)rows.begin,
 				(uint32_t)(rows.end - rows.begin), p, panel);

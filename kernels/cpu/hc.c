@@ -147,29 +147,27 @@ int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
 	return 0;
 }
 
-/* y = sum of pre[i] times stream i. Columns go LANES at a time so that they vectorise. */
+/* y = sum of pre[i] times stream i. */
 static void join_row(const float *x, const float *pre, uint32_t d, float *y)
 {
-	for (uint32_t i = 0, n; i < d; i += n) {
-		float s[LANES];
+	uint32_t i = 0;
 
-		n = MIN(d - i, (uint32_t)LANES);
-		if (n == LANES) {
-			for (int l = 0; l < LANES; l++) {
-				s[l] = pre[0] * x[i + l];
-				s[l] = kern_fma(pre[1], x[d + i + l], s[l]);
-				s[l] = kern_fma(pre[2], x[2 * d + i + l], s[l]);
-				s[l] = kern_fma(pre[3], x[3 * d + i + l], s[l]);
-			}
-			memcpy(y + i, s, sizeof(s));
-			continue;
-		}
-		for (uint32_t l = i; l < d; l++) {
-			s[0] = pre[0] * x[l];
-			s[0] = kern_fma(pre[1], x[d + l], s[0]);
-			s[0] = kern_fma(pre[2], x[2 * d + l], s[0]);
-			y[l] = kern_fma(pre[3], x[3 * d + l], s[0]);
-		}
+#ifdef __AVX2__
+	for (; i + LANES <= d; i += LANES) {
+		v16 s = v16_mul(v16_set1(pre[0]), v16_load(x + i));
+
+		s = v16_fma(v16_set1(pre[1]), v16_load(x + d + i), s);
+		s = v16_fma(v16_set1(pre[2]), v16_load(x + 2 * d + i), s);
+		s = v16_fma(v16_set1(pre[3]), v16_load(x + 3 * d + i), s);
+		v16_store(y + i, s);
+	}
+#endif
+	for (; i < d; i++) {
+		float s = pre[0] * x[i];
+
+		s = kern_fma(pre[1], x[d + i], s);
+		s = kern_fma(pre[2], x[2 * d + i], s);
+		y[i] = kern_fma(pre[3], x[3 * d + i], s);
 	}
 }
 
@@ -208,41 +206,54 @@ int KERN_FN(hc_pre_norm)(const struct kern_hc_pre_norm_args *a, void *stream)
 	return 0;
 }
 
-/* n <= LANES columns of all streams; everything is read before anything is written. */
-static inline void post_columns(const float *x, const float *o, const float *post, const float *m,
-	uint32_t d, int n, float *y)
+/* Streams of one row, in place or not: a column is read as a whole before it is written. */
+static void post_row(
+	const float *x, const float *o, const float *post, const float *m, uint32_t d, float *y)
 {
-	float s[KERN_STREAMS][LANES];
+	uint32_t i = 0;
 
-	for (int k = 0; k < KERN_STREAMS; k++)
-		for (int l = 0; l < n; l++) {
-			s[k][l] = post[k] * o[l];
-			s[k][l] = kern_fma(m[k], x[l], s[k][l]);
-			s[k][l] = kern_fma(m[4 + k], x[d + l], s[k][l]);
-			s[k][l] = kern_fma(m[8 + k], x[2 * d + l], s[k][l]);
-			s[k][l] = kern_fma(m[12 + k], x[3 * d + l], s[k][l]);
+#ifdef __AVX2__
+	for (; i + LANES <= d; i += LANES) {
+		v16 out = v16_load(o + i), in[KERN_STREAMS];
+
+#pragma GCC unroll 4
+		for (uint32_t k = 0; k < KERN_STREAMS; k++)
+			in[k] = v16_load(x + k * d + i);
+#pragma GCC unroll 4
+		for (uint32_t k = 0; k < KERN_STREAMS; k++) {
+			v16 s = v16_mul(v16_set1(post[k]), out);
+
+#pragma GCC unroll 4
+			for (uint32_t j = 0; j < KERN_STREAMS; j++)
+				s = v16_fma(v16_set1(m[4 * j + k]), in[j], s);
+			v16_store(y + k * d + i, s);
 		}
-	for (uint32_t k = 0; k < KERN_STREAMS; k++)
-		memcpy(y + k * d, s[k], (size_t)n * sizeof(float));
+	}
+#endif
+	for (; i < d; i++) {
+		float in[KERN_STREAMS];
+
+		for (uint32_t k = 0; k < KERN_STREAMS; k++)
+			in[k] = x[k * d + i];
+		for (uint32_t k = 0; k < KERN_STREAMS; k++) {
+			float s = post[k] * o[i];
+
+			for (uint32_t j = 0; j < KERN_STREAMS; j++)
+				s = kern_fma(m[4 * j + k], in[j], s);
+			y[k * d + i] = s;
+		}
+	}
 }
 
-static void hc_post_part(const void *job, struct kern_cpu_ctx *c, unsigned part, unsigned n)
+static void hc_post_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
 {
 	const struct kern_hc_post_args *a = job;
-	uint32_t d = a->d;
-	struct kern_part p = kern_part(a->rows, 1, part, n);
+	size_t width = (size_t)KERN_STREAMS * a->d;
+	struct kern_part p = kern_part(a->rows, 1, i, n);
 
-	for (size_t t = p.begin; t < p.end; t++) {
-		const float *x = a->x + t * KERN_STREAMS * d, *o = a->o + t * d;
-		const float *post = a->post + 4 * t, *m = a->comb + 16 * t;
-		float *y = a->y + t * KERN_STREAMS * d;
-		uint32_t i = 0;
-
-		for (; i + LANES <= d; i += LANES)
-			post_columns(x + i, o + i, post, m, d, LANES, y + i);
-		if (i < d)
-			post_columns(x + i, o + i, post, m, d, (int)(d - i), y + i);
-	}
+	for (size_t t = p.begin; t < p.end; t++)
+		post_row(a->x + t * width, a->o + t * a->d, a->post + 4 * t, a->comb + 16 * t, a->d,
+			a->y + t * width);
 }
 
 int KERN_FN(hc_post)(const struct kern_hc_post_args *a, void *stream)

@@ -3,9 +3,9 @@
  * one chain of fused multiply-adds over ascending k, whatever the tile.
  *
  *   few rows    weights are widened in registers and used at once: memory-bound, like a GEMV
- *   many rows   a panel of KERN_PANEL_K columns x VEC_NV groups is widened once into the L1 cache
- *               and used for every row; partial sums wait in scratch between
- *               panels
+ *   many rows   a panel of KERN_PANEL_K columns x up to VEC_NV groups is widened once into the L1
+ *               cache and used for every row, more of them at a time where it is narrow; partial
+ *               sums wait in scratch between panels
  *
  * Storing and reloading a partial sum does not change it, so both paths give the same bits.
  */
@@ -218,9 +218,8 @@ VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_
 /* ---- many rows ---- */
 
 VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight *w, uint32_t group,
-	uint32_t k0, uint32_t kn, float *panel)
+	uint32_t k0, uint32_t kn, size_t ld, float *panel)
 {
-	const size_t ld = VEC_NV * KERN_GROUP;
 	const uint8_t *p = product_at(dtype, w, group, k0);
 
 	for (uint32_t k = 0, run; k < kn; k += run) {
@@ -240,109 +239,182 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 	}
 }
 
-/* Widens columns k0 .. k0+kn-1 of up to VEC_NV groups into panel[kn][VEC_NV * 16]; groups that are
- * not there are zeros. */
-static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t k0,
+/* Widens columns k0 .. k0+kn-1 of nv groups into panel[kn][nv * 16]. */
+static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t nv, uint32_t k0,
 	uint32_t kn, float *panel)
 {
-	for (uint32_t v = 0; v < VEC_NV; v++) {
+	size_t ld = (size_t)nv * KERN_GROUP;
+
+	for (uint32_t v = 0; v < nv; v++) {
 		float *to = panel + v * KERN_GROUP;
 
-		if (v >= groups) {
-			for (uint32_t k = 0; k < kn; k++)
-				v16_store(to + k * VEC_NV * KERN_GROUP, v16_set1(0));
-			continue;
-		}
 		switch (w->dtype) {
 		case KERN_F32:
-			product_panel_of(KERN_F32, w, group + v, k0, kn, to);
+			product_panel_of(KERN_F32, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_F16:
-			product_panel_of(KERN_F16, w, group + v, k0, kn, to);
+			product_panel_of(KERN_F16, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_BF16:
-			product_panel_of(KERN_BF16, w, group + v, k0, kn, to);
+			product_panel_of(KERN_BF16, w, group + v, k0, kn, ld, to);
 			break;
 		case KERN_FP8:
-			product_panel_of(KERN_FP8, w, group + v, k0, kn, to);
+			product_panel_of(KERN_FP8, w, group + v, k0, kn, ld, to);
 			break;
 		default:
-			product_panel_of(KERN_FP4, w, group + v, k0, kn, to);
+			product_panel_of(KERN_FP4, w, group + v, k0, kn, ld, to);
 		}
 	}
 }
 
-/* sums[mr][VEC_NV * 16] (+)= x[mr] panel */
-VEC_INLINE void product_tile_sums(const int mr, const float *const *x, uint32_t kn,
-	const float *panel, bool first, float *sums)
-{
-	v16 acc[VEC_MR][VEC_NV];
+/* A panel at work: rows x nv groups, and where its outputs go. */
+struct product_panel {
+	uint32_t k0, kn, rows, nv;
+	bool last;      /* of its outputs: sums go to y */
+	uint32_t n;     /* outputs that are there */
+	const float *w; /* [kn][nv * 16] */
+	float *sums;    /* [rows][nv * 16] between panels */
+	float *y;
+	size_t ldy;
+	/* the panel after it: its stretches are too short for the hardware to see where they lead
+	 */
+	const char *ahead[VEC_NV];
+	uint32_t ahead_n;
+	size_t ahead_step;
+};
 
-#pragma GCC unroll 8
-	for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
-			acc[i][v] = first ? v16_set1(0) : v16_load(sums + (i * VEC_NV + v) * 16);
-	product_tile(mr, x, kn, panel, acc);
-#pragma GCC unroll 8
-	for (int i = 0; i < mr; i++)
-#pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
-			v16_store(sums + (i * VEC_NV + v) * 16, acc[i][v]);
+static void product_look_ahead(struct product_panel *p, const struct kern_weight *w, uint32_t group,
+	uint32_t nv, uint32_t k0)
+{
+	p->ahead_n = nv;
+	p->ahead_step = w->dtype == KERN_FP4 ? 8 : product_step(w->dtype);
+	for (uint32_t v = 0; v < nv; v++)
+		p->ahead[v] = (const char *)product_at(w->dtype, w, group + v, k0);
 }
 
-static void product_tiles(uint32_t rows, const float *const *x, uint32_t k0, uint32_t kn,
-	const float *panel, float *sums)
+/* y[mr][n] or sums[mr][nv * 16] = (sums +) x[mr] panel; the tile-th tile of rows, from row t on. */
+VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct product_panel *p,
+	const float *const *x, uint32_t t, uint32_t tile)
 {
-	const float *at[VEC_MR];
+	struct tile_ahead next = {{(const char *)p->w, (const char *)p->w}, 0};
+	float *sums = p->sums + (size_t)t * nv * KERN_GROUP;
+	v16 acc[VEC_MR_NARROW][VEC_NV];
 
-	for (uint32_t t = 0; t < rows; t += VEC_MR) {
-		float *to = sums + (size_t)t * VEC_NV * KERN_GROUP;
-
-		for (uint32_t i = 0; i < VEC_MR; i++)
-			at[i] = x[MIN(t + i, rows - 1)] + k0;
-		switch (MIN(rows - t, (uint32_t)VEC_MR)) {
-		case 1:
-			product_tile_sums(1, at, kn, panel, !k0, to);
-			break;
-		case 2:
-			product_tile_sums(2, at, kn, panel, !k0, to);
-			break;
-		case 3:
-			product_tile_sums(3, at, kn, panel, !k0, to);
-			break;
-		case 4:
-			product_tile_sums(4, at, kn, panel, !k0, to);
-			break;
-		case 5:
-			product_tile_sums(5, at, kn, panel, !k0, to);
-			break;
-		default:
-			product_tile_sums(6, at, kn, panel, !k0, to);
+	for (uint32_t i = 0; i < 2; i++)
+		if (2 * tile + i < p->ahead_n) {
+			next.at[i] = p->ahead[2 * tile + i];
+			next.step = p->ahead_step;
 		}
+#pragma GCC unroll 12
+	for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+		for (int v = 0; v < nv; v++)
+			acc[i][v] = p->k0 ? v16_load(sums + (i * nv + v) * 16) : v16_set1(0);
+	product_tile(mr, nv, x, p->kn, p->w, &next, acc);
+#pragma GCC unroll 12
+	for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+		for (int v = 0; v < nv; v++) {
+			uint32_t left = p->n - MIN(p->n, (uint32_t)v * KERN_GROUP);
+
+			if (p->last)
+				v16_store_n(p->y + (t + i) * p->ldy + v * KERN_GROUP, acc[i][v],
+					MIN(left, (uint32_t)KERN_GROUP));
+			else
+				v16_store(sums + (i * nv + v) * 16, acc[i][v]);
+		}
+}
+
+#define PRODUCT_TILE(mr, nv)                                                                       \
+	case mr:                                                                                   \
+		product_tile_sums(mr, nv, p, at, t, t / most);                                     \
+		break;
+
+/* All rows times a panel of nv groups, `many` of them at a time. */
+#define PRODUCT_TILES(nv, many, ...)                                                               \
+	static void product_tiles_##nv(const struct product_panel *p, const float *const *x)       \
+	{                                                                                          \
+		enum { most = many };                                                              \
+                                                                                                   \
+		for (uint32_t t = 0; t < p->rows; t += most) {                                     \
+			const float *at[most];                                                     \
+                                                                                                   \
+			for (uint32_t i = 0; i < most; i++)                                        \
+				at[i] = x[MIN(t + i, p->rows - 1)] + p->k0;                        \
+			switch (MIN(p->rows - t, (uint32_t)most)) {                                \
+				__VA_ARGS__                                                        \
+			}                                                                          \
+		}                                                                                  \
 	}
+
+#define PRODUCT_TILE_6(nv)                                                                         \
+	PRODUCT_TILE(1, nv)                                                                        \
+	PRODUCT_TILE(2, nv)                                                                        \
+	PRODUCT_TILE(3, nv) PRODUCT_TILE(4, nv) PRODUCT_TILE(5, nv) PRODUCT_TILE(6, nv)
+#define PRODUCT_TILE_12(nv)                                                                        \
+	PRODUCT_TILE_6(nv)                                                                         \
+	PRODUCT_TILE(7, nv)                                                                        \
+	PRODUCT_TILE(8, nv)                                                                        \
+	PRODUCT_TILE(9, nv) PRODUCT_TILE(10, nv) PRODUCT_TILE(11, nv) PRODUCT_TILE(12, nv)
+
+#if VEC_WIDE
+PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_12(1))
+PRODUCT_TILES(2, VEC_MR_NARROW, PRODUCT_TILE_12(2))
+PRODUCT_TILES(4, VEC_MR, PRODUCT_TILE_6(4))
+#else
+PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_6(1))
+#endif
+
+/* Groups of the next panel: as many as a tile takes, fewer at the end. */
+static uint32_t product_width(uint32_t left)
+{
+	return VEC_NV >= 4 && left >= 4 ? 4 : VEC_NV >= 2 && left >= 2 ? 2 : 1;
+}
+
+static void product_tiles(const struct product_panel *p, const float *const *x)
+{
+#if VEC_WIDE
+	if (p->nv == 4) {
+		product_tiles_4(p, x);
+		return;
+	}
+	if (p->nv == 2) {
+		product_tiles_2(p, x);
+		return;
+	}
+#endif
+	product_tiles_1(p, x);
 }
 
 void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
 	const float *const *x, float *y, size_t ldy, float *panel)
 {
-	const size_t ld = VEC_NV * KERN_GROUP;
-	float *sums = panel + KERN_PANEL_BYTES / sizeof(float);
+	struct product_panel p = {.rows = rows,
+		.w = panel,
+		.sums = panel + KERN_PANEL_BYTES / sizeof(float),
+		.ldy = ldy};
 
 	if (rows <= VEC_MR) {
 		product_few(w, group, groups, rows, x, y, ldy);
 		return;
 	}
-	for (uint32_t g = 0; g < groups; g += VEC_NV) {
-		uint32_t ng = MIN(groups - g, (uint32_t)VEC_NV);
-		uint32_t n = MIN(ng * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
+	for (uint32_t g = 0; g < groups; g += p.nv) {
+		p.nv = product_width(groups - g);
+		p.n = MIN(p.nv * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
+		p.y = y + g * KERN_GROUP;
+		for (p.k0 = 0; p.k0 < w->k; p.k0 += p.kn) {
+			uint32_t next = g + p.nv;
 
-		for (uint32_t k = 0, kn; k < w->k; k += kn) {
-			kn = MIN(w->k - k, (uint32_t)KERN_PANEL_K);
-			product_panel(w, group + g, ng, k, kn, panel);
-			product_tiles(rows, x, k, kn, panel, sums);
+			p.kn = MIN(w->k - p.k0, (uint32_t)KERN_PANEL_K);
+			p.last = p.k0 + p.kn == w->k;
+			p.ahead_n = 0;
+			if (!p.last)
+				product_look_ahead(&p, w, group + g, p.nv, p.k0 + p.kn);
+			else if (next < groups)
+				product_look_ahead(
+					&p, w, group + next, product_width(groups - next), 0);
+			product_panel(w, group + g, p.nv, p.k0, p.kn, panel);
+			product_tiles(&p, x);
 		}
-		for (uint32_t t = 0; t < rows; t++)
-			memcpy(y + t * ldy + g * KERN_GROUP, sums + t * ld, n * sizeof(float));
 	}
 }

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 
 #include "kernels/cpu/math.h"
+#ifdef __AVX2__
+#include "kernels/cpu/vec.h"
+#endif
 #include "kernels/kern.h"
 
 /* y = x / rms(x) * w; w NULL: no weight. y may be x. */
@@ -24,10 +27,17 @@ static inline void kern_norm_row(const float *x, const float *w, uint32_t d, flo
  * Rotates the 32 pairs of x[64] by cs[64] = cos, sin, ...; y may be x.
  *
  * Real and imaginary parts are computed apart: GCC 12 turns an interleaved a*c - b*s, a*s + b*c
- * into vfmaddsub, which rounds once instead of twice, -ffp-contract=off or not.
+ * into vfmaddsub, which rounds once instead of twice, -ffp-contract=off or not. The vector form
+ * changes a sign and adds.
  */
 static inline void kern_rotate_row(const float *x, const float *cs, bool inverse, float *y)
 {
+#ifdef __AVX2__
+	v16 flip = inverse ? v16_odd() : v16_even();
+
+	for (int i = 0; i < KERN_ROPE; i += KERN_LANES)
+		v16_store(y + i, v16_rotate(v16_load(x + i), v16_load(cs + i), flip));
+#else
 	enum { PAIRS = KERN_ROPE / 2 };
 	float a[PAIRS], b[PAIRS], co[PAIRS], si[PAIRS], re[PAIRS], im[PAIRS];
 
@@ -45,6 +55,7 @@ static inline void kern_rotate_row(const float *x, const float *cs, bool inverse
 		y[2 * i] = re[i];
 		y[2 * i + 1] = im[i];
 	}
+#endif
 }
 
 /* The normalised 128-point Walsh-Hadamard transform: strides 1, 2, .. 64, then the scale. */

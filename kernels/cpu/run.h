@@ -13,13 +13,13 @@
 
 /* Sizes of blocks and tiles. No result depends on them, except KERN_KEY_TILE (README.md). */
 enum {
-	KERN_ROW_BLOCK = 96, /* rows of activations a product works on at a time */
-	KERN_PANEL_K = 128,  /* columns of a widened panel */
-	KERN_PANEL_N = 64,   /* outputs of a widened panel */
+	KERN_ROW_BLOCK = 192, /* rows of activations a product works on at a time */
+	KERN_PANEL_K = 128,   /* columns of a widened panel */
+	KERN_PANEL_N = 64,    /* outputs of a widened panel */
 	KERN_PANEL_BYTES = 128 * 64 * 4,
-	KERN_PRODUCT_BYTES = KERN_PANEL_BYTES + 96 * 64 * 4, /* a panel and its sums */
-	KERN_KEY_TILE = 128,                                 /* keys of one softmax tile */
-	KERN_SELECT_ROWS = 16,                               /* query rows scored together */
+	KERN_PRODUCT_BYTES = KERN_PANEL_BYTES + 192 * 64 * 4, /* a panel and its sums */
+	KERN_KEY_TILE = 128,                                  /* keys of one softmax tile */
+	KERN_SELECT_ROWS = 16,                                /* query rows scored together */
 	KERN_SELECT_CHUNK = 4096,       /* entries scored before they compete */
 	KERN_SERIAL_SPINNING = 1 << 15, /* kern_cpu_ctx.serial_work: a microsecond or two, */
 	KERN_SERIAL_SLEEPING = 1 << 19  /* and some 20, for threads that spin or sleep */

@@ -8,22 +8,38 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/weight.h"
 
-/* acc[mr][VEC_NV] += x[mr][kn] panel; mr is a constant. */
-VEC_INLINE void product_tile(const int mr, const float *const *x, uint32_t kn, const float *panel,
-	v16 acc[VEC_MR][VEC_NV])
+/*
+ * What will be read next, asked for while a tile is worked on: two stretches, so many bytes for
+ * each column of the tile. A stretch that has no next points at something at hand, with step 0.
+ */
+struct tile_ahead {
+	const char *at[2];
+	size_t step;
+};
+
+/* acc[mr][nv] += x[mr][kn] panel[kn][nv * 16]; mr and nv are constants. */
+VEC_INLINE void product_tile(const int mr, const int nv, const float *const *x, uint32_t kn,
+	const float *panel, const struct tile_ahead *next, v16 acc[][VEC_NV])
 {
-	for (uint32_t k = 0; k < kn; k++, panel += VEC_NV * KERN_GROUP) {
+	const char *first = next->at[0], *second = next->at[1];
+
+	for (uint32_t k = 0; k < kn; k++, panel += nv * KERN_GROUP) {
 		v16 c[VEC_NV];
 
+		_mm_prefetch(first, _MM_HINT_T1);
+		_mm_prefetch(second, _MM_HINT_T1);
+		first += next->step;
+		second += next->step;
+
 #pragma GCC unroll 4
-		for (int v = 0; v < VEC_NV; v++)
+		for (int v = 0; v < nv; v++)
 			c[v] = v16_load(panel + v * KERN_GROUP);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
 		for (int i = 0; i < mr; i++) {
 			v16 b = v16_set1(x[i][k]);
 
 #pragma GCC unroll 4
-			for (int v = 0; v < VEC_NV; v++)
+			for (int v = 0; v < nv; v++)
 				acc[i][v] = v16_fma(b, c[v], acc[i][v]);
 		}
 	}

@@ -14,8 +14,10 @@
 
 #ifdef __AVX512F__
 
-/* Register tiles: rows x groups of a product, groups of a product of one row. */
-enum { VEC_MR = 6, VEC_NV = 4, VEC_NV1 = 8 };
+/* Register tiles: rows x groups of a product, groups of a product of one row, rows of a product of
+ * fewer groups. */
+enum { VEC_MR = 6, VEC_NV = 4, VEC_NV1 = 8, VEC_MR_NARROW = 12 };
+#define VEC_WIDE 1
 
 typedef __m512 v16;
 
@@ -79,6 +81,28 @@ VEC_INLINE v16 v16_max(v16 a, v16 b)
 VEC_INLINE v16 v16_min(v16 a, v16 b)
 {
 	return _mm512_min_ps(a, b);
+}
+
+/*
+ * Eight pairs (a, b) rotated by eight (cos, sin): a cos - b sin, a sin + b cos. flip: v16_odd() or
+ * v16_even(), the lanes whose second term changes its sign.
+ */
+VEC_INLINE v16 v16_rotate(v16 x, v16 cs, v16 flip)
+{
+	v16 own = _mm512_mul_ps(x, _mm512_moveldup_ps(cs));
+	v16 other = _mm512_mul_ps(_mm512_permute_ps(x, 0xb1), _mm512_movehdup_ps(cs));
+
+	return _mm512_add_ps(own, _mm512_xor_ps(other, flip));
+}
+
+VEC_INLINE v16 v16_even(void)
+{
+	return _mm512_castsi512_ps(_mm512_set1_epi64(0x80000000));
+}
+
+VEC_INLINE v16 v16_odd(void)
+{
+	return _mm512_castsi512_ps(_mm512_set1_epi64((long long)0x8000000000000000));
 }
 
 VEC_INLINE v16 v16_bf16(const uint16_t *p)
@@ -154,7 +178,8 @@ VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
 
 #else /* AVX2 */
 
-enum { VEC_MR = 6, VEC_NV = 1, VEC_NV1 = 4 };
+enum { VEC_MR = 6, VEC_NV = 1, VEC_NV1 = 4, VEC_MR_NARROW = 6 };
+#define VEC_WIDE      0
 
 typedef struct {
 	__m256 a, b;
@@ -226,6 +251,33 @@ VEC_INLINE v16 v16_max(v16 a, v16 b)
 VEC_INLINE v16 v16_min(v16 a, v16 b)
 {
 	return (v16){_mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b)};
+}
+
+VEC_INLINE __m256 v8_rotate_(__m256 x, __m256 cs, __m256 flip)
+{
+	__m256 own = _mm256_mul_ps(x, _mm256_moveldup_ps(cs));
+	__m256 other = _mm256_mul_ps(_mm256_permute_ps(x, 0xb1), _mm256_movehdup_ps(cs));
+
+	return _mm256_add_ps(own, _mm256_xor_ps(other, flip));
+}
+
+VEC_INLINE v16 v16_rotate(v16 x, v16 cs, v16 flip)
+{
+	return (v16){v8_rotate_(x.a, cs.a, flip.a), v8_rotate_(x.b, cs.b, flip.b)};
+}
+
+VEC_INLINE v16 v16_even(void)
+{
+	__m256 m = _mm256_castsi256_ps(_mm256_set1_epi64x(0x80000000));
+
+	return (v16){m, m};
+}
+
+VEC_INLINE v16 v16_odd(void)
+{
+	__m256 m = _mm256_castsi256_ps(_mm256_set1_epi64x((long long)0x8000000000000000));
+
+	return (v16){m, m};
 }
 
 VEC_INLINE __m256 v8_bf16_(const uint16_t *p)

@@ -180,12 +180,14 @@ static void one_thread(void *arg, unsigned i)
 static double best(struct rates *r, struct job *j, double work)
 {
 	float out[64 * 16];
+	mono_ns_t begin;
 	double most = 0;
 
 	j->r = r;
 	j->out = out;
 	kern_threads_run(r->pool, one_thread, j);
-	for (int i = 0; i < 12; i++) {
+	begin = mono_now();
+	for (int i = 0; i < 12 || mono_now() - begin < 100 * NS_PER_MS; i++) {
 		mono_ns_t start = mono_now();
 
 		kern_threads_run(r->pool, one_thread, j);

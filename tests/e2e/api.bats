@@ -205,6 +205,17 @@ sample()
 	printf '%s\n' "$body" | sed -n "s/^heddle_$1 //p"
 }
 
+@test "what HTTP itself refuses is counted, by its status" {
+	get /metrics
+	same "$(sample 'http_refused_total{status="417"}')" 0
+	before=$(sample 'requests_total{outcome="refused"}')
+	post /v1/completions '{"prompt":"a"}' -H 'expect: a miracle'
+	same "$http" 417
+	get /metrics
+	same "$(sample 'http_refused_total{status="417"}')" 1
+	same "$(sample 'requests_total{outcome="refused"}')" $((before + 1))
+}
+
 @test "metrics show each pool, worker and ring, and pages come back" {
 	local class rank pages pid
 

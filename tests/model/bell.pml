@@ -2,11 +2,16 @@
  * The ring and its bells, as ring.c, bell.c and chan.c have them, on memory as x86 gives it: each
  * process has a store buffer (of one entry) that memory empties when it likes, so that a load may
  * pass the process's own earlier store. One writer, R readers, N records, CAP records in the ring.
+ * A place of the ring holds a mark and a payload; a record is there when its mark is its number. The
+ * place behind the newest record is always free, and its mark cleared before that record's is set.
  *
- * Checked: every reader gets every record, in order and whole (assert), and nobody sleeps for ever
- * (no invalid end state: the model has no timeouts, so that a lost wake-up is a deadlock).
+ * Checked: every reader gets every record, in order and whole, and never sees another's mark where it
+ * waits (assert), though payloads look like marks; and nobody sleeps for ever (no invalid end state:
+ * the model has no timeouts, so that a lost wake-up is a deadlock). A reader rings for room after
+ * each record or only once it has found no more, as it likes.
  *
- * -DNO_SLEEPER_FENCE, -DNO_WAKER_FENCE leave one fence out. Both must then fail; check.sh sees to it.
+ * -DNO_SLEEPER_FENCE, -DNO_WAKER_FENCE leave one fence out, -DNO_CLEAR the clearing, -DNO_DEBT the
+ * bell owed. All must then fail; check.sh sees to it.
  */
 #ifndef R
 #define R 2
@@ -19,13 +24,15 @@
 #endif
 
 /* memory: each variable has one writer */
-#define HEAD       0             /* writer: records published */
-#define WORD       1             /* writer: futex word */
-#define LOOP_ARMED 2             /* writer: sleeps for room, on the eventfd */
-#define TAIL(r)    (3 + (r))     /* reader r: records released */
-#define ARMED(r)   (3 + R + (r)) /* reader r: sleeps for records, on the futex */
-#define DATA(s)    (3 + 2 * R + (s))
-byte mem[3 + 2 * R + CAP];
+#define WORD       0             /* writer: futex word */
+#define LOOP_ARMED 1             /* writer: sleeps for room, on the eventfd */
+#define TAIL(r)    (2 + (r))     /* reader r: records released */
+#define ARMED(r)   (2 + R + (r)) /* reader r: sleeps for records, on the futex */
+#define PLACES     (CAP + 1)
+/* A short record's payload lies in the place of a later one's mark, and looks like it. */
+#define MARK(n)    (2 + 2 * R + (n) % PLACES)
+#define DATA(n)    (2 + 2 * R + PLACES + (n) % PLACES)
+byte mem[2 + 2 * R + 2 * PLACES];
 
 /* store buffers: of the writer (0) and of the readers (1 + r) */
 bool held[1 + R];
@@ -145,9 +152,15 @@ active proctype writer()
 			look_for_room()
 		od;
 
-		store(0, DATA((next - 1) % CAP), next);
-		store(0, HEAD, next); /* ring_commit() */
-		waker_fence(0);       /* bell_ring_word() */
+		/* ring_reserve(): the room reaches into the next place, and what is written there
+		 * is what the next mark will be */
+		store(0, MARK(next), next + 1);
+		store(0, DATA(next - 1), next);
+#ifndef NO_CLEAR
+		store(0, MARK(next), 0); /* ring_commit() */
+#endif
+		store(0, MARK(next - 1), next);
+		waker_fence(0); /* bell_ring_word() */
 		ring = false;
 		i = 0;
 		do
@@ -177,33 +190,56 @@ active proctype writer()
 	od
 }
 
+/* bell_ring_fd(), bell_ring_word() */
+inline ring_for_room(r)
+{
+	waker_fence(1 + r);
+	load(1 + r, LOOP_ARMED, x);
+	if
+	:: x -> drain(1 + r); eventfd = 1
+	:: else
+	fi;
+	owes = false
+}
+
 proctype reader(byte r)
 {
-	byte seen, head, word, x;
+	byte seen, mark, word, x;
+	bool owes;
 
 	do
-	:: seen == N -> break
+	:: seen == N && !owes -> break
 	:: else ->
-		load(1 + r, HEAD, head);
+		mark = 0;
 		if
-		:: head > seen ->
-			load(1 + r, DATA(seen % CAP), x); /* ring_peek() */
+		:: seen < N -> load(1 + r, MARK(seen), mark)
+		:: else
+		fi;
+		assert(mark == 0 || mark == seen + 1);
+		if
+		:: mark ->
+			load(1 + r, DATA(seen), x); /* ring_peek() */
 			assert(x == seen + 1);
 			seen++;
 			store(1 + r, TAIL(r), seen); /* ring_release() */
-			waker_fence(1 + r);          /* bell_ring_fd() */
-			load(1 + r, LOOP_ARMED, x);
+			owes = true;
 			if
-			:: x -> drain(1 + r); eventfd = 1
-			:: else
+			:: ring_for_room(r)
+			:: skip
 			fi
+		:: !mark && owes ->
+#ifdef NO_DEBT
+			owes = false
+#else
+			ring_for_room(r) /* chan_reply_pop() has found no more */
+#endif
 		:: else ->
 			store(1 + r, ARMED(r), 1); /* bell_wait() */
 			sleeper_fence(1 + r);
 			load(1 + r, WORD, word);
-			load(1 + r, HEAD, head);
+			load(1 + r, MARK(seen), mark);
 			if
-			:: head > seen
+			:: mark
 			:: else ->
 				drain(1 + r); /* a system call: FUTEX_WAIT */
 				atomic {
@@ -217,7 +253,7 @@ proctype reader(byte r)
 			store(1 + r, ARMED(r), 0)
 		fi;
 		x = 0;
-		head = 0;
+		mark = 0;
 		word = 0
 	od
 }

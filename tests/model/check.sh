@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks tests/model/bell.pml with spin: the model as it is must hold, and each of the models with a
-# fence left out must lose a wake-up, or the model shows nothing.
+# part left out must fail as it should, or the model shows nothing.
 set -u
 
 SRC=${HEDDLE_SRCDIR:-$(cd "$(dirname "$0")/../.." && pwd)}
@@ -39,8 +39,17 @@ loses()
 	grep -q "invalid end state" pan.log || { cat pan.log; failed=1; }
 }
 
+lies()
+{
+	echo "model $*: must take old bytes for a record"
+	verify "$@"
+	grep -q "assertion violated" pan.log || { cat pan.log; failed=1; }
+}
+
 holds -DR=1 -DN=4 -DCAP=2
 holds -DR=2 -DN=2 -DCAP=1
 loses -DR=1 -DN=3 -DCAP=2 -DNO_SLEEPER_FENCE
 loses -DR=1 -DN=3 -DCAP=2 -DNO_WAKER_FENCE
+loses -DR=1 -DN=3 -DCAP=1 -DNO_DEBT
+lies -DR=1 -DN=3 -DCAP=2 -DNO_CLEAR
 exit $failed

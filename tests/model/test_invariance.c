@@ -62,6 +62,7 @@ static void compare_chunks(const struct fixture *f, const struct conf *conf, uin
 	for (size_t i = 0; i < (f->full ? ARRAY_LEN(chunks) : world == 1 ? 2 : 1); i++) {
 		other.page_seed = i + 1;
 		other.threads = 1 + i % 3;
+		other.spin_ns = i % 2 ? 20000 : 0; /* waits that spin, waits that sleep */
 		got = whole(f, &other, (uint32_t)i % 8, chunks[i], 0);
 		assert_same(want, got, "chunk", chunks[i]);
 		harness_out_free(got);
@@ -144,6 +145,7 @@ static void test_company_does_not_change_bits(void **state)
 			.conf = &conf,
 			.world = world,
 			.threads = 2,
+			.spin_ns = world == 1 ? 20000 : 0,
 			.page_seed = 99,
 			.shard_entries = 40};
 		struct harness *h = harness_open(&opts);

@@ -24,8 +24,9 @@ import wire
 from answer import Reader, Wrong
 from daemon import Daemon
 
+HEADER_TIMEOUT = 5  # seconds
 SETTINGS = ["schedule.max_sequences=16", "schedule.max_context=1024", "api.max_tokens=4", f"api.max_body={wire.MAX_BODY}",
-            "api.header_timeout=5s", "schedule.queue_timeout=3600s"]
+            f"api.header_timeout={HEADER_TIMEOUT}s", "schedule.queue_timeout=3600s"]
 
 
 class Session:
@@ -46,6 +47,8 @@ class Session:
         self.patience = None  # seconds until it goes away, after all is sent
         self.shut = False
         self.answers = 0
+        self.began_step = 0.0
+        self.late = False  # we were too slow, however patient the daemon is
         self.plan(rng, lambda n: f"storm-{index}-{n}")
         self.count += sum(len(requests) for _, requests in self.steps)
 
@@ -90,6 +93,7 @@ class Session:
 
     def next_step(self):
         pieces, requests = self.steps.popleft()
+        self.began_step = time.monotonic()
         self.out.extend(pieces)
         self.expected.extend(requests)
 
@@ -106,9 +110,20 @@ class Session:
             if answer.closes:
                 break
 
+    def is_late(self):
+        """Did this process get to run too late to send, in time, all of a request it had begun?"""
+        if self.ending == "wait" and self.out and time.monotonic() - self.began_step > 0.8 * HEADER_TIMEOUT:
+            self.late = True
+        return self.late
+
     def judge(self, answer, to_head):
         if self.ending != "wait":
             return judge.judge(answer, None, False, None)
+        if answer.status == 408 and self.is_late():
+            self.expected.clear()
+            self.steps.clear()
+            self.out.clear()
+            return "408, as we were slow"
         if not self.expected:
             raise Wrong(f"an answer to nothing: {answer.status} {answer.body[:300]!r}")
         r = self.expected.popleft()
@@ -124,6 +139,8 @@ class Session:
     def ended(self):
         """The daemon closed the connection. The last outcome, or None."""
         answer = self.reader.end()
+        if self.is_late():
+            return "cut, as we were slow"
         if self.ending == "wait" and (self.expected or self.steps):
             raise Wrong(f"closed with {len(self.expected)} requests not answered")
         if answer is None:
@@ -147,7 +164,7 @@ class Storm:
         self.requests = 0
         self.index = args.at
         self.errors = []
-        self.slowest = 0.0
+        self.slowest = (0.0, "none")
 
     def wrong(self, session, why):
         self.errors.append(why)
@@ -180,7 +197,7 @@ class Storm:
             s.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.socket.close()
         self.live -= 1
-        self.slowest = max(self.slowest, time.monotonic() - s.began)
+        self.slowest = max(self.slowest, (time.monotonic() - s.began, f"session {s.index}, {s.ending}, {s.count} requests"))
 
     def events(self, s, write):
         self.selector.modify(s.socket, selectors.EVENT_READ | (selectors.EVENT_WRITE if write else 0), s)
@@ -204,6 +221,7 @@ class Storm:
                     raise
                 s.out.clear()  # what the daemon had to say is still to be read
                 break
+            s.is_late()
             s.sent += data[:n]
             s.out.popleft()
             if n < len(data):
@@ -230,7 +248,7 @@ class Storm:
             return
         except ConnectionResetError:
             # bytes that nobody read any more: what was left of a refused request
-            if s.ending == "wait" and s.expected:
+            if s.ending == "wait" and s.expected and not s.is_late():
                 raise Wrong("reset with requests not answered") from None
             data = b""
         if not data:
@@ -308,7 +326,7 @@ class Storm:
 
 def report(storm, before):
     print(f"{storm.requests} requests in {storm.index - storm.args.at} connections, {storm.took:.0f} s, "
-          f"the slowest {storm.slowest:.2f} s; {sum(storm.outcomes.values())} outcomes:")
+          f"the slowest {storm.slowest[0]:.2f} s ({storm.slowest[1]}); {sum(storm.outcomes.values())} outcomes:")
     for outcome, n in sorted(storm.outcomes.items()):
         print(f"  {n:8} {outcome}")
     work = storm.daemon.get("/status")[1]["scheduler"]

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tests/unit/fake_net.h"
 
@@ -15,6 +16,7 @@ struct loop {
 	mono_ns_t now;
 	struct loop_timer *timers[TIMERS_MAX];
 	struct loop_work *head, **tail;
+	double run_s, done_s;
 };
 
 struct loop *fake_loop_new(void)
@@ -97,17 +99,37 @@ size_t fake_loop_queued(const struct loop *loop)
 	return n;
 }
 
+static double cpu_s(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 void fake_loop_work(struct loop *loop)
 {
 	struct loop_work *w = loop->head, *next;
+	double begin, middle;
 
+	loop->run_s = loop->done_s = 0;
 	loop->head = NULL;
 	loop->tail = &loop->head;
 	for (; w; w = next) {
 		next = w->next;
+		begin = cpu_s();
 		w->run(w->user);
+		middle = cpu_s();
 		w->done(w->user);
+		loop->run_s += middle - begin;
+		loop->done_s += cpu_s() - middle;
 	}
+}
+
+void fake_loop_cost(const struct loop *loop, double *ret_run_s, double *ret_done_s)
+{
+	*ret_run_s = loop->run_s;
+	*ret_done_s = loop->done_s;
 }
 
 /* HTTP --------------------------------------------------------------------------------------- */

@@ -19,7 +19,9 @@ struct loop *fake_loop_new(void);
 struct loop *fake_loop_free(struct loop *loop);
 void fake_loop_advance(struct loop *loop, mono_ns_t ns); /* timers that come due are run */
 size_t fake_loop_queued(const struct loop *loop);        /* work that waits for a thread */
-void fake_loop_work(struct loop *loop);                  /* runs all of it, then all done() */
+void fake_loop_work(struct loop *loop);                  /* runs all of it, each with its done() */
+/* CPU time of the last fake_loop_work(): on the pool's threads, and on the loop's. */
+void fake_loop_cost(const struct loop *loop, double *ret_run_s, double *ret_done_s);
 
 enum fake_end { FAKE_OPEN, FAKE_RESPONDED, FAKE_STREAM_ENDED, FAKE_STREAM_ABORTED, FAKE_GONE };
 

@@ -100,7 +100,8 @@ static void on_turn(void *user)
 /* The loop belongs to the thread that made it, so all of it is made here. */
 static int serve_start(struct harness *h, struct errbuf *err)
 {
-	struct http_server_ops ops = {.on_request = app_on_request, .user = h};
+	struct http_server_ops ops = {
+		.on_request = app_on_request, .on_refused = app_on_refused, .user = h};
 	int r = loop_new(64, &h->loop, err);
 
 	if (r < 0)

@@ -37,9 +37,10 @@ struct pending;
 
 /* What the test may look at, under the lock. */
 struct harness_counts {
-	uint32_t connections, requests, gone, held, drained, turns;
-	size_t backlog; /* the most that /flood saw waiting */
-	bool done;      /* the thread has ended */
+	uint32_t connections, requests, refused, gone, held, drained, turns;
+	int refused_status; /* the last */
+	size_t backlog;     /* the most that /flood saw waiting */
+	bool done;          /* the thread has ended */
 };
 
 struct harness {

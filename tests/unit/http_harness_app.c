@@ -162,6 +162,14 @@ static void bad_headers(struct http_exchange *x)
 	http_respond(x, 200, "text/plain", ok ? "ok" : "bad", ok ? 2 : 3);
 }
 
+void app_on_refused(void *user, int status)
+{
+	struct harness *h = user;
+
+	h->counts.refused_status = status;
+	count(h, &h->counts.refused);
+}
+
 void app_on_request(void *user, struct http_exchange *x)
 {
 	struct harness *h = user;

@@ -5,6 +5,7 @@
 #include "tests/unit/http_harness.h"
 
 void app_on_request(void *user, struct http_exchange *x);
+void app_on_refused(void *user, int status);
 /* After loop_settle(). */
 void app_free(struct harness *h);
 

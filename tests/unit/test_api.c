@@ -118,6 +118,30 @@ static void test_metrics_count_what_happened(void **state)
 	fake_exchange_free(x);
 }
 
+/* Every status that HTTP refuses with has its row, and is one of the requests. */
+static void test_refusals_of_http_count_by_status(void **state)
+{
+	static const int statuses[] = {400, 408, 413, 414, 417, 431, 501, 503, 505};
+	struct fix *f = *state;
+	struct http_exchange *x;
+	char line[80];
+	size_t i, n;
+
+	for (i = 0; i < ARRAY_LEN(statuses); i++)
+		for (n = 0; n <= i; n++)
+			api_on_refused(f->api, statuses[i]);
+	x = fix_send(f, "GET", "/metrics", NULL);
+	outbuf_add(&x->out, "", 1);
+	for (i = 0; i < ARRAY_LEN(statuses); i++) {
+		snprintf(line, sizeof(line), "\nheddle_http_refused_total{status=\"%d\"} %zu\n",
+			statuses[i], i + 1);
+		assert_non_null(strstr(x->out.data, line));
+	}
+	assert_non_null(strstr(x->out.data, "\nheddle_requests_total{outcome=\"refused\"} 21\n"));
+	assert_non_null(strstr(x->out.data, "\nheddle_requests_total{outcome=\"failed\"} 24\n"));
+	fake_exchange_free(x);
+}
+
 static void test_unknown_path_is_404_and_method_405(void **state)
 {
 	static const struct {
@@ -353,7 +377,7 @@ static void test_tokenize_refusals_name_the_field(void **state)
 
 static void test_large_body_is_read_off_the_loop(void **state)
 {
-	size_t len = 200000;
+	size_t len = 100000;
 	char *body = malloc(len + 32);
 	struct fix *f = *state;
 	struct http_exchange *x;
@@ -372,6 +396,39 @@ static void test_large_body_is_read_off_the_loop(void **state)
 	json_decref(v);
 	fake_exchange_free(x);
 	free(body);
+}
+
+/* The answer is some times as large as the body: whoever waits for the loop must not wait for it.
+ */
+static void test_large_answer_is_written_off_the_loop(void **state)
+{
+	static const char *const paths[] = {"/tokenize", "/detokenize"};
+	struct fix *f = *state;
+	struct outbuf body = {0};
+	struct http_exchange *x;
+	double run_s, done_s;
+	size_t i, k;
+
+	f->engine->limits.max_context = 65536;
+	for (k = 0; k < ARRAY_LEN(paths); k++) {
+		outbuf_clear(&body);
+		outbuf_puts(
+			&body, k ? "{\"tokens\":[7" : "{\"return_token_strs\":true,\"prompt\":\"");
+		for (i = 0; i < 50000; i++)
+			outbuf_puts(&body, k ? ",2650" : "\xc3\xa4 ");
+		outbuf_puts(&body, k ? "]}" : "\"}");
+		outbuf_add(&body, "", 1);
+		x = fix_post(f, paths[k], body.data);
+		fake_loop_work(f->loop);
+		assert_int_equal(x->status, 200);
+		assert_true(x->out.len > 200000);
+		fake_loop_cost(f->loop, &run_s, &done_s);
+		if (done_s > run_s / 10)
+			fail_msg("%s: %.4f s on a thread, %.4f s on the loop", paths[k], run_s,
+				done_s);
+		fake_exchange_free(x);
+	}
+	outbuf_fini(&body);
 }
 
 static void test_unknown_fields_warn_or_are_refused(void **state)
@@ -412,6 +469,8 @@ int main(void)
 		T(test_detokenize_inverts_and_shows_special_tokens),
 		T(test_tokenize_refusals_name_the_field),
 		T(test_large_body_is_read_off_the_loop),
+		T(test_large_answer_is_written_off_the_loop),
+		T(test_refusals_of_http_count_by_status),
 		T(test_unknown_fields_warn_or_are_refused),
 	};
 

@@ -232,6 +232,7 @@ static void test_slow_heads_and_stalled_bodies_get_408(void **state)
 	client_expect_end(body);
 	client_expect_end(drip);
 	client_expect_end(silent); /* who asked nothing is told nothing */
+	assert_int_equal(harness_counts(h).refused, 3);
 	close(silent);
 	close(head);
 	close(body);

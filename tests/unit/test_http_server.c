@@ -290,6 +290,8 @@ static void test_refusals_are_answered_and_closed(void **state)
 
 		client_send(fd, rows[i].sent);
 		assert_int_equal(client_read_answer(fd, &head, &body, NULL), rows[i].status);
+		assert_int_equal(harness_counts(h).refused, i + 1);
+		assert_int_equal(harness_counts(h).refused_status, rows[i].status);
 		assert_non_null(strstr(head, "\r\nConnection: close\r\n"));
 		assert_non_null(strstr(head, "\r\nContent-Type: application/json\r\n"));
 		assert_non_null(strstr(head, "\r\nx-request-id: req-"));

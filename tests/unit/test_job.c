@@ -444,13 +444,16 @@ static void test_prompt_that_cannot_fit_is_refused_unread(void **state)
 	x = fix_post(f, TEXT, body);
 	fake_loop_work(f->loop);
 	fix_check_error(x, 400, "prompt", "there is no room for an answer");
-	/* to count is not to run */
-	memset(body + n, 'a', most + 1);
-	strcpy(body + n + most + 1, "\"}");
+	/* to count goes as far, which is past the context */
 	x = fix_post(f, "/tokenize", body);
 	fake_loop_work(f->loop);
 	assert_int_equal(x->status, 200);
 	fake_exchange_free(x);
+	memset(body + n, 'a', most + 1);
+	strcpy(body + n + most + 1, "\"}");
+	x = fix_post(f, "/tokenize", body);
+	fake_loop_work(f->loop);
+	fix_check_error(x, 400, "prompt", " bytes: more than 29 for each of them");
 	free(body);
 }
 

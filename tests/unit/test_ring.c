@@ -33,7 +33,7 @@ static void pop_ok(struct ring_box *b, int reader, uint64_t number, size_t bytes
 
 	assert_int_equal(ring_peek(&b->readers[reader], &at, &n), 0);
 	assert_int_equal(n, bytes);
-	assert_int_equal((uintptr_t)at % RING_ALIGN, 0);
+	assert_int_equal((uintptr_t)at % 16, 0);
 	assert_true(box_same(at, number, n));
 	ring_release(&b->readers[reader]);
 }
@@ -64,7 +64,7 @@ static void test_init_refuses_bad_shapes(void **state)
 	d.bytes = RING_BYTES_MAX * 2;
 	assert_int_equal(ring_writer_init(&b->writer, &d, &b->head, &tail, 1), -EINVAL);
 	d = b->data;
-	d.base += 8;
+	d.base += 32;
 	assert_int_equal(ring_reader_init(&b->readers[0], &d, &b->head, &b->tails[0]), -EINVAL);
 	assert_int_equal(ring_writer_init(&b->writer, &b->data, &b->head, &tail, 0), -EINVAL);
 	assert_int_equal(ring_writer_init(&b->writer, &b->data, &b->head, &tail, 65), -EINVAL);
@@ -86,29 +86,36 @@ static void test_pop_empty_returns_eagain_and_epipe_once_closed(void **state)
 	ring_box_free(b);
 }
 
+/* Records of n bytes that fit a ring at once: each with a line of its own, and a free line behind.
+ */
+static uint64_t fits(size_t n)
+{
+	return (BYTES - RING_LINE) / (RING_LINE + n);
+}
+
 static void test_push_full_returns_eagain_until_released(void **state)
 {
 	struct ring_box *b = new_box(state, 1);
 	uint64_t in = 0, out = 0;
-	uint8_t buf[112];
+	uint8_t buf[64];
 	int round, r;
 
 	for (round = 0; round < 100; round++) {
 		for (;;) {
 			box_fill(buf, in + 1, sizeof(buf));
-			assert_true(
-				ring_writable(&b->writer, sizeof(buf)) == (in - out < BYTES / 128));
+			assert_true(ring_writable(&b->writer, sizeof(buf)) ==
+				    (in - out < fits(sizeof(buf))));
 			r = ring_push(&b->writer, buf, sizeof(buf));
 			if (r == -EAGAIN)
 				break;
 			assert_int_equal(r, 0);
 			in++;
 		}
-		/* 16 + 112 = 128 divides the ring: both kinds hold the same number */
-		assert_int_equal(in - out, BYTES / 128);
-		assert_int_equal(ring_writer_backlog(&b->writer), BYTES);
-		assert_int_equal(ring_reader_backlog(&b->readers[0]), BYTES);
-		for (r = 0; r <= round % 32; r++)
+		/* 64 + 64 = 128 divides the ring: both kinds hold the same number */
+		assert_int_equal(in - out, fits(sizeof(buf)));
+		assert_int_equal(ring_writer_backlog(&b->writer), (in - out) * 128);
+		assert_int_equal(ring_reader_backlog(&b->readers[0]), (in - out) * 128);
+		for (r = 0; r <= round % 31; r++)
 			pop_ok(b, 0, ++out, sizeof(buf));
 	}
 	ring_box_free(b);
@@ -120,7 +127,7 @@ static void test_every_size_comes_back(void **state)
 	uint64_t number = 0;
 	size_t bytes;
 
-	assert_int_equal(ring_record_max(BYTES), BYTES / 2 - 16);
+	assert_int_equal(ring_record_max(BYTES), BYTES / 2 - 64);
 	for (bytes = 0; bytes <= ring_record_max(BYTES); bytes++) {
 		number++;
 		push_ok(b, number, bytes);
@@ -131,15 +138,16 @@ static void test_every_size_comes_back(void **state)
 
 static void test_wrap_at_every_offset_is_contiguous(void **state)
 {
-	static const size_t sizes[] = {0, 1, 15, 16, 17, 240, 1000, BYTES / 2 - 17, BYTES / 2 - 16};
+	static const size_t sizes[] = {
+		0, 1, 15, 47, 48, 49, 64, 65, 240, 1000, BYTES / 2 - 65, BYTES / 2 - 64};
 	uint64_t offset, i;
 	size_t k;
 
-	for (offset = 0; offset < BYTES; offset += RING_ALIGN) {
+	for (offset = 0; offset < BYTES; offset += RING_LINE) {
 		struct ring_box *b = new_box(state, 1);
 		uint64_t number = 0;
 
-		for (i = 0; i < offset; i += RING_ALIGN) {
+		for (i = 0; i < offset; i += RING_LINE) {
 			number++;
 			push_ok(b, number, 0);
 			pop_ok(b, 0, number, 0);
@@ -157,7 +165,7 @@ static void test_wrap_at_every_offset_is_contiguous(void **state)
 static void test_larger_than_the_ring_returns_emsgsize(void **state)
 {
 	struct ring_box *b = new_box(state, 1);
-	static const size_t sizes[] = {BYTES / 2 - 15, BYTES, BYTES * 2, SIZE_MAX - 15, SIZE_MAX};
+	static const size_t sizes[] = {BYTES / 2 - 63, BYTES, BYTES * 2, SIZE_MAX - 15, SIZE_MAX};
 	void *at = b;
 	size_t i;
 
@@ -189,7 +197,7 @@ static void test_reservation_is_invisible_until_committed(void **state)
 		push_ok(b, (uint64_t)i, 0);
 		pop_ok(b, 0, (uint64_t)i, 0);
 	}
-	assert_int_equal(ring_reserve(&b->writer, 2000, &at), 0);
+	assert_int_equal(ring_reserve(&b->writer, 1900, &at), 0);
 	assert_peek_fails(b, 0, -EAGAIN);
 	push_ok(b, 190, 50);
 	pop_ok(b, 0, 190, 50);
@@ -200,7 +208,7 @@ static void test_slow_reader_holds_the_writer_not_its_peers(void **state)
 {
 	struct ring_box *b = new_box(state, 3);
 	uint64_t n = 0, i;
-	uint8_t buf[240] = {0};
+	uint8_t buf[192] = {0};
 
 	for (;;) {
 		box_fill(buf, n + 1, sizeof(buf));
@@ -210,7 +218,7 @@ static void test_slow_reader_holds_the_writer_not_its_peers(void **state)
 		pop_ok(b, 0, n, sizeof(buf));
 		pop_ok(b, 2, n, sizeof(buf));
 	}
-	assert_int_equal(n, BYTES / 256);
+	assert_int_equal(n, fits(sizeof(buf)));
 	assert_peek_fails(b, 0, -EAGAIN);
 	pop_ok(b, 1, 1, sizeof(buf));
 	push_ok(b, n + 1, sizeof(buf));
@@ -223,7 +231,7 @@ static void test_slow_reader_holds_the_writer_not_its_peers(void **state)
 static void test_gone_reader_gives_epipe_only_when_it_is_in_the_way(void **state)
 {
 	struct ring_box *b = new_box(state, 2);
-	uint8_t buf[240] = {0};
+	uint8_t buf[192] = {0};
 	uint64_t n = 0;
 	int r;
 
@@ -231,7 +239,7 @@ static void test_gone_reader_gives_epipe_only_when_it_is_in_the_way(void **state
 	while ((r = ring_push(&b->writer, buf, sizeof(buf))) == 0)
 		n++;
 	assert_int_equal(r, -EPIPE);
-	assert_int_equal(n, BYTES / 256);
+	assert_int_equal(n, fits(sizeof(buf)));
 	assert_true(ring_writable(&b->writer, sizeof(buf)));
 	ring_box_free(b);
 }
@@ -253,22 +261,35 @@ static void test_pop_into_small_buffer_returns_emsgsize_and_keeps_the_record(voi
 	ring_box_free(b);
 }
 
+/* Beside the header, and behind it. */
 static void test_each_flipped_bit_returns_ebadmsg(void **state)
 {
-	const size_t bytes = 45;
-	size_t bit;
+	static const size_t sizes[] = {45, 100};
+	size_t i, bit;
 
-	for (bit = 0; bit < (16 + bytes) * 8; bit++) {
-		struct ring_box *b = new_box(state, 1);
+	for (i = 0; i < ARRAY_LEN(sizes); i++) {
+		size_t begin = sizes[i] > RING_INLINE ? RING_LINE : sizeof(struct ring_record);
 
-		push_ok(b, 1, bytes);
-		push_ok(b, 2, bytes);
-		b->data.base[bit / 8] ^= (uint8_t)(1u << bit % 8);
-		assert_peek_fails(b, 0, -EBADMSG);
-		assert_peek_fails(b, 0, -EBADMSG);
-		assert_int_equal(atomic_load(&b->tails[0].pos), 0);
-		ring_box_free(b);
+		for (bit = 0; bit < (begin + sizes[i]) * 8; bit++) {
+			struct ring_box *b;
+
+			if (bit / 8 >= sizeof(struct ring_record) && bit / 8 < begin)
+				continue;
+			b = new_box(state, 1);
+			push_ok(b, 1, sizes[i]);
+			push_ok(b, 2, sizes[i]);
+			b->data.base[bit / 8] ^= (uint8_t)(1u << bit % 8);
+			assert_peek_fails(b, 0, -EBADMSG);
+			assert_peek_fails(b, 0, -EBADMSG);
+			assert_int_equal(atomic_load(&b->tails[0].pos), 0);
+			ring_box_free(b);
+		}
 	}
+}
+
+static struct ring_record *record_of(struct ring_box *b, uint64_t pos)
+{
+	return (struct ring_record *)(b->data.base + pos % BYTES);
 }
 
 static void test_published_but_never_written_returns_ebadmsg(void **state)
@@ -277,56 +298,111 @@ static void test_published_but_never_written_returns_ebadmsg(void **state)
 	uint64_t i;
 
 	/* poison */
-	atomic_store(&b->head.pos, 64);
+	atomic_store(&record_of(b, 0)->mark, RING_MARK(1));
 	assert_peek_fails(b, 0, -EBADMSG);
 	ring_box_free(b);
 
 	/* a whole record of the lap before */
 	b = new_box(state, 1);
 	for (i = 1; i <= BYTES / 128; i++) {
-		push_ok(b, i, 112);
-		pop_ok(b, 0, i, 112);
+		push_ok(b, i, 64);
+		pop_ok(b, 0, i, 64);
 	}
-	atomic_store(&b->head.pos, b->writer.pos + 128);
+	assert_int_equal(b->writer.pos, BYTES);
+	atomic_store(&record_of(b, BYTES)->mark, RING_MARK(i));
 	assert_peek_fails(b, 0, -EBADMSG);
 	ring_box_free(b);
 }
 
-static void test_impossible_head_returns_ebadmsg(void **state)
+/* What lies in the ring from before may look like anything, like the mark of the next record, too.
+ */
+static void test_old_bytes_are_never_taken_for_a_record(void **state)
 {
-	static const uint64_t heads[] = {8, 15, 65, BYTES + 48, BYTES * 2, UINT64_MAX, 1ull << 63};
+	struct ring_box *b = new_box(state, 1);
+	size_t bytes, i, n;
+	uint64_t number;
+	void *at;
+
+	for (bytes = 0; bytes <= 1000; bytes++) {
+		assert_int_equal(ring_reserve(&b->writer, 1500, &at), 0);
+		/* a wrap takes a number for the padding */
+		number = b->writer.number + (b->writer.pad ? 2 : 1);
+		for (i = 0; i < 1500 / 8; i++)
+			((uint64_t *)at)[i] = RING_MARK(number + 1);
+		ring_commit(&b->writer, bytes);
+		assert_int_equal(b->writer.number, number);
+		assert_int_equal(ring_peek(&b->readers[0], (const void **)&at, &n), 0);
+		assert_int_equal(n, bytes);
+		ring_release(&b->readers[0]);
+		assert_false(ring_readable(&b->readers[0]));
+		assert_peek_fails(b, 0, -EAGAIN);
+	}
+	ring_box_free(b);
+}
+
+static void test_impossible_mark_returns_ebadmsg(void **state)
+{
+	static const uint64_t marks[] = {
+		1, 2, 3, RING_MARK(1), RING_MARK(3), 1ull << 63, UINT64_MAX};
 	size_t i;
 
-	for (i = 0; i < ARRAY_LEN(heads); i++) {
+	for (i = 0; i < ARRAY_LEN(marks); i++) {
 		struct ring_box *b = new_box(state, 1);
 
 		push_ok(b, 1, 16);
 		pop_ok(b, 0, 1, 16);
-		atomic_store(&b->head.pos, heads[i]);
+		push_ok(b, 2, 16);
+		atomic_store(&record_of(b, 64)->mark, marks[i]);
+		assert_true(ring_readable(&b->readers[0]));
 		assert_peek_fails(b, 0, -EBADMSG);
+		/* nothing but a number for people is taken from the head */
+		atomic_store(&b->head.pos, marks[i]);
 		assert_true(ring_reader_backlog(&b->readers[0]) <= BYTES);
 		ring_box_free(b);
 	}
 }
 
-static void test_head_that_cuts_a_record_returns_ebadmsg(void **state)
+static void test_impossible_length_returns_ebadmsg(void **state)
 {
-	uint64_t head;
+	static const uint32_t lengths[] = {
+		0, 95, 97, BYTES / 2 - 64, BYTES / 2 - 63, BYTES, 1u << 31, RING_PAD - 1, RING_PAD};
+	size_t i;
 
-	for (head = 16; head < 112; head += 16) {
+	for (i = 0; i < ARRAY_LEN(lengths); i++) {
 		struct ring_box *b = new_box(state, 1);
 
 		push_ok(b, 1, 96);
-		atomic_store(&b->head.pos, head);
+		atomic_store(&record_of(b, 0)->bytes, lengths[i]);
 		assert_peek_fails(b, 0, -EBADMSG);
 		ring_box_free(b);
 	}
 }
 
+/* Padding as it should be, but where nothing is to be skipped: a reader must not go round for it.
+ */
+static void test_padding_of_a_whole_lap_returns_ebadmsg(void **state)
+{
+	struct ring_box *padded = ring_box_new(BYTES, false, 1), *b = new_box(state, 1);
+	uint64_t i;
+
+	/* a writer's own padding, moved to the beginning of a ring where its number is expected */
+	for (i = 1; i <= BYTES / RING_LINE - 2; i++) {
+		push_ok(padded, i, 0);
+		pop_ok(padded, 0, i, 0);
+	}
+	push_ok(padded, i, 200);
+	assert_int_equal(record_of(padded, BYTES - 128)->bytes, RING_PAD);
+	b->readers[0].number = i - 1;
+	memcpy(record_of(b, 0), record_of(padded, BYTES - 128), sizeof(struct ring_record));
+	assert_peek_fails(b, 0, -EBADMSG);
+	ring_box_free(padded);
+	ring_box_free(b);
+}
+
 static void test_impossible_tail_returns_ebadmsg(void **state)
 {
-	static const uint64_t tails[] = {1, 0, 32, 272, UINT64_MAX, BYTES * 4};
-	uint8_t buf[240] = {0};
+	static const uint64_t tails[] = {1, 0, 64, 272, 288, UINT64_MAX, BYTES * 4};
+	uint8_t buf[192] = {0};
 	size_t i, k;
 	void *at;
 
@@ -334,12 +410,12 @@ static void test_impossible_tail_returns_ebadmsg(void **state)
 		struct ring_box *b = new_box(state, 2);
 
 		/* both readers are known to be at 256 before one lies */
-		for (k = 0; k < BYTES / 256; k++)
+		for (k = 0; k < fits(sizeof(buf)); k++)
 			assert_int_equal(ring_push(&b->writer, buf, sizeof(buf)), 0);
 		atomic_store(&b->tails[0].pos, 256);
 		atomic_store(&b->tails[1].pos, 256);
 		assert_int_equal(ring_push(&b->writer, buf, sizeof(buf)), 0);
-		atomic_store(&b->tails[1].pos, tails[i] == 272 ? b->writer.pos + 16 : tails[i]);
+		atomic_store(&b->tails[1].pos, tails[i] == 272 ? b->writer.pos + 64 : tails[i]);
 		assert_int_equal(ring_reserve(&b->writer, sizeof(buf), &at), -EBADMSG);
 		assert_int_equal(ring_reserve(&b->writer, sizeof(buf), &at), -EBADMSG);
 		ring_box_free(b);
@@ -403,7 +479,8 @@ static void test_damaged_memory_is_refused_or_harmless(void **state)
 		for (i = 0; i < 4; i++)
 			b->data.base[box_random(&seed) % 2500] = (uint8_t)box_random(&seed);
 		if (round % 4 == 0)
-			atomic_store(&b->head.pos, box_random(&seed) % (2 * BYTES) & ~15ull);
+			atomic_store(&record_of(b, box_random(&seed) % 40 * 64)->mark,
+				RING_MARK(box_random(&seed) % 9));
 		while (ring_pop(&b->readers[0], buf, sizeof(buf), &n) == 0)
 			assert_true(box_same(buf, ++number, n));
 		assert_true(number <= 8);
@@ -417,14 +494,13 @@ static void test_forged_record_across_the_end_returns_ebadmsg(void **state)
 	uint64_t i;
 
 	(void)state;
-	for (i = 1; i <= BYTES / RING_ALIGN - 2; i++) {
+	for (i = 1; i <= BYTES / RING_LINE - 2; i++) {
 		push_ok(b, i, 0);
 		pop_ok(b, 0, i, 0);
 	}
-	/* 32 bytes are left: a record that claims more would be read past the memory */
+	/* two lines are left: a record that claims more would be read past the memory */
 	push_ok(b, i, 16);
-	((struct ring_record *)(b->data.base + BYTES - 32))->bytes = 200;
-	atomic_store(&b->head.pos, BYTES + 512);
+	atomic_store(&record_of(b, BYTES - 128)->bytes, 200);
 	assert_peek_fails(b, 0, -EBADMSG);
 	ring_box_free(b);
 }
@@ -451,8 +527,10 @@ int main(void)
 		BOTH(test_pop_into_small_buffer_returns_emsgsize_and_keeps_the_record),
 		BOTH(test_each_flipped_bit_returns_ebadmsg),
 		BOTH(test_published_but_never_written_returns_ebadmsg),
-		BOTH(test_impossible_head_returns_ebadmsg),
-		BOTH(test_head_that_cuts_a_record_returns_ebadmsg),
+		BOTH(test_old_bytes_are_never_taken_for_a_record),
+		BOTH(test_impossible_mark_returns_ebadmsg),
+		BOTH(test_impossible_length_returns_ebadmsg),
+		BOTH(test_padding_of_a_whole_lap_returns_ebadmsg),
 		BOTH(test_impossible_tail_returns_ebadmsg),
 		BOTH(test_random_traffic_arrives_in_order),
 		BOTH(test_damaged_memory_is_refused_or_harmless),

@@ -39,7 +39,7 @@ static struct bell_how how_of(const struct stress *s)
 
 static size_t size_of(uint64_t number)
 {
-	return number % 97 == 0 ? BYTES / 2 - 16 : number * 31 % 300;
+	return number % 97 == 0 ? BYTES / 2 - 64 : number * 31 % 300;
 }
 
 static bool readable(void *reader)
