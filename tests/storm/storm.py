@@ -29,6 +29,10 @@ SETTINGS = ["schedule.max_sequences=16", "schedule.max_context=1024", "api.max_t
             f"api.header_timeout={HEADER_TIMEOUT}s", "schedule.queue_timeout=3600s"]
 
 
+class Late(Exception):
+    """This process got to run too late to send what it had begun: a 408 is right."""
+
+
 class Session:
     """One connection. steps: groups of requests sent together; the next when all are answered.
     ending: wait (for every answer), close, shut, reset (after the bytes are out, or some answer), or
@@ -120,10 +124,7 @@ class Session:
         if self.ending != "wait":
             return judge.judge(answer, None, False, None)
         if answer.status == 408 and self.is_late():
-            self.expected.clear()
-            self.steps.clear()
-            self.out.clear()
-            return "408, as we were slow"
+            raise Late
         if not self.expected:
             raise Wrong(f"an answer to nothing: {answer.status} {answer.body[:300]!r}")
         r = self.expected.popleft()
@@ -292,6 +293,9 @@ class Storm:
                     self.readable(s)
                 if mask & selectors.EVENT_WRITE and s.socket.fileno() >= 0:
                     self.pump(s)
+            except Late:
+                self.outcomes["408, as we were slow"] += 1
+                self.drop(s)
             except Wrong as e:
                 self.wrong(s, str(e))
         now = time.monotonic()
