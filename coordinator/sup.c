@@ -227,6 +227,7 @@ static void start_group(struct sup *s)
 		sup_down(s, err.text);
 		return;
 	}
+	sup_touch(s); /* starting the last may have taken long, and is not the first one's silence */
 	s->watch_due_ns = mono_now();
 	loop_timer_set(s->loop, &s->timer, s->watch_due_ns);
 	arm_and_look(s);
@@ -380,11 +381,9 @@ int sup_start(struct sup *s, struct errbuf *err)
 
 static void watch(struct sup *s)
 {
-	mono_ns_t now = mono_now();
-
-	if (now > s->watch_due_ns + s->progress_timeout_ns / 2)
+	if (mono_now() > s->watch_due_ns + s->progress_timeout_ns / 2)
 		sup_touch(s); /* it was us who did not run: that says nothing about the workers */
-	s->watch_due_ns = sup_watch(s, now);
+	s->watch_due_ns = sup_watch(s, mono_now()); /* not before the touch */
 	if (s->state == SUP_STARTING || s->state == SUP_READY)
 		loop_timer_set(s->loop, &s->timer, s->watch_due_ns);
 }

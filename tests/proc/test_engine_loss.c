@@ -144,6 +144,42 @@ static void test_idle_workers_are_left_alone(void **state)
 	end(&w);
 }
 
+/* Makes the watch look now, and then once more as if the loop had not run for long in between. */
+struct absence {
+	struct loop_timer timer;
+	struct world *w;
+	uint32_t looks;
+};
+
+static void on_absence(struct loop_timer *t, void *user)
+{
+	struct absence *a = user;
+	struct sup *s = &a->w->engine->sup;
+
+	if (a->looks++)
+		s->watch_due_ns = mono_now() - s->progress_timeout_ns;
+	loop_timer_set(a->w->loop, &s->timer, mono_now());
+	if (a->looks < 20)
+		loop_timer_set(a->w->loop, t, mono_now() + 10 * NS_PER_MS);
+}
+
+static void test_absence_of_the_coordinator_is_nobodys_silence(void **state)
+{
+	struct world w;
+	struct absence a = {.timer = {.fn = on_absence, .user = &a}, .w = &w};
+
+	(void)state;
+	setenv("FAKE_STEP_MS", "100", 1);
+	start_ready(&w, 2, NULL);
+	loop_timer_set(w.loop, &a.timer, mono_now() + 10 * NS_PER_MS);
+	ask_one(&w, 10, 5);
+	assert_answered(&clients[0]);
+	assert_true(a.looks > 2);
+	loop_timer_stop(w.loop, &a.timer);
+	assert_int_equal(w.engine->sup.restarts, 0);
+	end(&w);
+}
+
 static void test_waiting_requests_survive_a_restart(void **state)
 {
 	struct world w;
@@ -225,6 +261,7 @@ int main(void)
 		CASE(test_idle_worker_killed_is_replaced),
 		CASE(test_idle_worker_stopped_is_replaced),
 		CASE(test_idle_workers_are_left_alone),
+		CASE(test_absence_of_the_coordinator_is_nobodys_silence),
 		CASE(test_waiting_requests_survive_a_restart),
 		CASE(test_too_many_restarts_end_for_good),
 		CASE(test_restarts_leak_no_descriptors),
