@@ -18,7 +18,7 @@
 
 #define JITTER   128 /* loops either side may come late */
 #define LATE_MAX 3
-#define LATE_NS  (100 * NS_PER_MS)
+#define LATE_NS  (2 * NS_PER_S)
 #define ROUNDS   50000u
 
 struct count {
@@ -310,8 +310,8 @@ static void test_no_wake_up_is_lost(void **state)
 	assert_int_equal(d->error, 0);
 	printf("# %u rounds, slept in %llu, %llu wake-ups late\n", ROUNDS,
 		(unsigned long long)d->slept, (unsigned long long)d->late);
-	/* a busy machine that holds a thread back for 100 ms looks the same; 1 % of rounds does not
-	 */
+	/* a machine that holds a thread back for LATE_NS looks the same, even an emulated one three
+	 * times at most; a ring that can be lost is lost in 1 % of the rounds */
 	assert_true(d->late <= LATE_MAX);
 	free(d);
 }
