@@ -82,6 +82,102 @@ static void combinations(
 			comb[16 * l + (uint32_t)i] = c[i].x[l];
 }
 
+#ifdef __AVX2__
+
+/*
+ * The same for few rows: the 16 numbers of a row in one vector, by rows of comb, and up to FEW rows
+ * side by side, because every step waits for the one before it.
+ */
+enum { FEW = 4 };
+
+VEC_INLINE v16 sum_rows(v16 x)
+{
+	return v16_add(v16_add(v16_add(v16_spread(x, 0), v16_spread(x, 1)), v16_spread(x, 2)),
+		v16_spread(x, 3));
+}
+
+VEC_INLINE v16 sum_columns(v16 x)
+{
+	return v16_add(
+		v16_add(v16_add(v16_quad(x, 0), v16_quad(x, 1)), v16_quad(x, 2)), v16_quad(x, 3));
+}
+
+VEC_INLINE v16 softmax_rows(v16 x, v16 eps)
+{
+	v16 max = v16_max(v16_spread(x, 0), v16_set1(-INFINITY)), e;
+
+	max = v16_max(v16_spread(x, 1), max);
+	max = v16_max(v16_spread(x, 2), max);
+	max = v16_max(v16_spread(x, 3), max);
+	e = v16_exp(v16_sub(x, max));
+	return v16_add(v16_div(e, sum_rows(e)), eps);
+}
+
+/* comb[rows][4][4] of n = rows, or of FEW >= rows; n is a constant. */
+VEC_INLINE void few_combinations(
+	const struct kern_hc_coef_args *a, const float *m, const int n, uint32_t rows, float *comb)
+{
+	v16 c[FEW], eps = v16_set1(a->hc_eps), base = v16_load(a->base + 8);
+
+#pragma GCC unroll 4
+	for (int r = 0; r < n; r++) {
+		const float *own = m + MIN((uint32_t)r, rows - 1) * KERN_HC_COEF + 8;
+
+		c[r] = v16_add(v16_mul(v16_load(own), v16_set1(a->scale[2])), base);
+		c[r] = softmax_rows(c[r], eps);
+	}
+	for (uint32_t it = 0; it < a->iters; it++) {
+#pragma GCC unroll 4
+		for (int r = 0; r < n; r++)
+			if (it)
+				c[r] = v16_div(c[r], v16_add(sum_rows(c[r]), eps));
+#pragma GCC unroll 4
+		for (int r = 0; r < n; r++)
+			c[r] = v16_div(c[r], v16_add(sum_columns(c[r]), eps));
+	}
+#pragma GCC unroll 4
+	for (int r = 0; r < n; r++)
+		if ((uint32_t)r < rows)
+			v16_store(comb + 16 * r, c[r]);
+}
+
+/* pre and post of a row: eight sigmoids at once. */
+static void gates(const struct kern_hc_coef_args *a, const float *m, float *pre, float *post)
+{
+	float scale[KERN_LANES] = {0}, g[KERN_LANES];
+	v16 one = v16_set1(1), x;
+
+	for (int i = 0; i < 8; i++)
+		scale[i] = a->scale[i / 4];
+	x = v16_add(v16_mul(v16_load_n(m, 8), v16_load(scale)), v16_load_n(a->base, 8));
+	x = v16_div(one, v16_add(one, v16_exp(v16_mul(x, v16_set1(-1.0f)))));
+	v16_store(g, x);
+	for (int i = 0; i < 4; i++) {
+		pre[i] = g[i] + a->hc_eps;
+		post[i] = 2.0f * g[4 + i];
+	}
+}
+
+static void coefficients(const struct kern_hc_coef_args *a, const float *m, uint32_t rows,
+	float *pre, float *post, float *comb)
+{
+	for (uint32_t l = 0; l < rows; l++)
+		gates(a, m + l * KERN_HC_COEF, pre + 4 * l, post + 4 * l);
+	if (rows > 3 * FEW) {
+		combinations(a, m, rows, comb);
+		return;
+	}
+	if (rows == 1) {
+		few_combinations(a, m, 1, 1, comb);
+		return;
+	}
+	for (uint32_t l = 0; l < rows; l += FEW)
+		few_combinations(
+			a, m + l * KERN_HC_COEF, FEW, MIN(rows - l, (uint32_t)FEW), comb + 16 * l);
+}
+
+#else
+
 static void coefficients(const struct kern_hc_coef_args *a, const float *m, uint32_t rows,
 	float *pre, float *post, float *comb)
 {
@@ -94,6 +190,8 @@ static void coefficients(const struct kern_hc_coef_args *a, const float *m, uint
 		}
 	combinations(a, m - (size_t)rows * KERN_HC_COEF, rows, comb);
 }
+
+#endif
 
 struct coef_job {
 	const struct kern_hc_coef_args *a;

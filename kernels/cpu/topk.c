@@ -1,4 +1,8 @@
 #include "kernels/cpu/topk.h"
+#include "kernels/cpu/math.h"
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 /* A key whose unsigned order is the float's: -inf lowest, +inf highest. No NaN, no -0 here. */
 static uint32_t key_of(float v)
@@ -7,6 +11,85 @@ static uint32_t key_of(float v)
 
 	return u & 0x80000000 ? ~u : u | 0x80000000;
 }
+
+static float float_of(uint32_t key)
+{
+	return kern_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
+}
+
+#ifdef __AVX512F__
+
+static __mmask16 lanes_from(uint32_t i, uint32_t n)
+{
+	return (__mmask16)(n - i < KERN_LANES ? (1u << (n - i)) - 1 : 0xffff);
+}
+
+/* How many of v[n] are at least x, and the least of them. */
+static uint32_t count_from(const float *v, uint32_t n, float x, float *ret_least)
+{
+	__m512 least = _mm512_set1_ps(INFINITY), at = _mm512_set1_ps(x);
+	uint32_t count = 0;
+
+	for (uint32_t i = 0; i < n; i += KERN_LANES) {
+		__mmask16 in = lanes_from(i, n);
+		__m512 f = _mm512_maskz_loadu_ps(in, v + i);
+
+		in = _mm512_mask_cmp_ps_mask(in, f, at, _CMP_GE_OQ);
+		least = _mm512_mask_min_ps(least, in, least, f);
+		count += (uint32_t)__builtin_popcount(in);
+	}
+	*ret_least = _mm512_reduce_min_ps(least);
+	return count;
+}
+
+/* The k-th greatest key (1 <= k <= n), and how many keys are greater: bit by bit from the top,
+ * until exactly k are left. */
+static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_greater)
+{
+	uint32_t prefix = 0, above, lowest = key_of(-INFINITY);
+	float least;
+
+	for (uint32_t bit = 0x80000000; bit; bit >>= 1) {
+		uint32_t key = prefix | bit, count;
+
+		count = key <= lowest ? n : count_from(v, n, float_of(key), &least);
+		if (count >= k)
+			prefix = key;
+		if (count == k && key > lowest) {
+			prefix = key_of(least);
+			break;
+		}
+	}
+	above = prefix == UINT32_MAX ? 0 : count_from(v, n, float_of(prefix + 1), &least);
+	*ret_greater = above;
+	return prefix;
+}
+
+/* Keeps what is greater than the float of key, and the first `ties` that equal it. */
+static uint32_t keep(struct kern_topk *t, uint32_t key, uint32_t ties)
+{
+	__m512 at = _mm512_set1_ps(float_of(key));
+	uint32_t kept = 0;
+
+	for (uint32_t i = 0; i < t->n; i += KERN_LANES) {
+		__mmask16 in = lanes_from(i, t->n);
+		__m512 v = _mm512_maskz_loadu_ps(in, t->v + i);
+		__m512i e = _mm512_maskz_loadu_epi32(in, t->e + i);
+		uint32_t same = _mm512_mask_cmp_ps_mask(in, v, at, _CMP_EQ_OQ);
+
+		in = _mm512_mask_cmp_ps_mask(in, v, at, _CMP_GT_OQ);
+		while ((uint32_t)__builtin_popcount(same) > ties)
+			same &= ~(0x80000000u >> __builtin_clz(same));
+		ties -= (uint32_t)__builtin_popcount(same);
+		in |= (__mmask16)same;
+		_mm512_mask_compressstoreu_ps(t->v + kept, in, v);
+		_mm512_mask_compressstoreu_epi32(t->e + kept, in, e);
+		kept += (uint32_t)__builtin_popcount(in);
+	}
+	return kept;
+}
+
+#else
 
 /* Buckets of 2048, 2048 and 1024: bits 31..21, 20..10, 9..0. */
 struct radix {
@@ -37,16 +120,11 @@ static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_gr
 	return prefix;
 }
 
-void KERN_FN(topk_cut)(struct kern_topk *t)
+/* Keeps what is greater than key, and the first `ties` that equal it. */
+static uint32_t keep(struct kern_topk *t, uint32_t key, uint32_t ties)
 {
-	uint32_t greater, key, ties, kept = 0;
+	uint32_t kept = 0;
 
-	if (t->n <= t->k || !t->k) {
-		t->n = MIN(t->n, t->k);
-		return;
-	}
-	key = kth_key(t->v, t->n, t->k, &greater);
-	ties = t->k - greater;
 	for (uint32_t i = 0; i < t->n; i++) {
 		uint32_t u = key_of(t->v[i]);
 
@@ -56,9 +134,23 @@ void KERN_FN(topk_cut)(struct kern_topk *t)
 		t->v[kept] = t->v[i];
 		t->e[kept++] = t->e[i];
 	}
-	t->n = kept;
+	return kept;
+}
+
+#endif
+
+void KERN_FN(topk_cut)(struct kern_topk *t)
+{
+	uint32_t greater, key;
+
+	if (t->n <= t->k || !t->k) {
+		t->n = MIN(t->n, t->k);
+		return;
+	}
+	key = kth_key(t->v, t->n, t->k, &greater);
+	t->n = keep(t, key, t->k - greater);
 	t->cut = true;
-	t->floor = kern_float(key & 0x80000000 ? key & 0x7fffffff : ~key);
+	t->floor = float_of(key);
 }
 
 uint32_t KERN_FN(topk_finish)(struct kern_topk *t, int32_t *entries, float *values)

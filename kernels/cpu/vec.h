@@ -95,6 +95,10 @@ VEC_INLINE v16 v16_rotate(v16 x, v16 cs, v16 flip)
 	return _mm512_add_ps(own, _mm512_xor_ps(other, flip));
 }
 
+/* Of four quads: element i of each in all its places; quad i in all places. i is a constant. */
+#define v16_spread(x, i) _mm512_permute_ps((x), (i)*0x55)
+#define v16_quad(x, i)   _mm512_shuffle_f32x4((x), (x), (i)*0x55)
+
 VEC_INLINE v16 v16_even(void)
 {
 	return _mm512_castsi512_ps(_mm512_set1_epi64(0x80000000));
@@ -179,7 +183,7 @@ VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
 #else /* AVX2 */
 
 enum { VEC_MR = 6, VEC_NV = 1, VEC_NV1 = 4, VEC_MR_NARROW = 6 };
-#define VEC_WIDE      0
+#define VEC_WIDE 0
 
 typedef struct {
 	__m256 a, b;
@@ -266,6 +270,17 @@ VEC_INLINE v16 v16_rotate(v16 x, v16 cs, v16 flip)
 	return (v16){v8_rotate_(x.a, cs.a, flip.a), v8_rotate_(x.b, cs.b, flip.b)};
 }
 
+VEC_INLINE v16 v16_quad_(__m256 x, int high)
+{
+	__m256 q = high ? _mm256_permute2f128_ps(x, x, 0x11) : _mm256_permute2f128_ps(x, x, 0);
+
+	return (v16){q, q};
+}
+
+#define v16_spread(x, i)                                                                           \
+	((v16){_mm256_permute_ps((x).a, (i)*0x55), _mm256_permute_ps((x).b, (i)*0x55)})
+#define v16_quad(x, i) v16_quad_((i) < 2 ? (x).a : (x).b, (i) % 2)
+
 VEC_INLINE v16 v16_even(void)
 {
 	__m256 m = _mm256_castsi256_ps(_mm256_set1_epi64x(0x80000000));
@@ -302,7 +317,7 @@ struct v16_pair {
 	v16 lo, hi;
 };
 
-#define V16_E4M3_UNIT 256.0f /* as above */
+#define V16_E4M3_UNIT  256.0f /* as above */
 
 VEC_INLINE v16 v16_e4m3(const uint8_t *p)
 {
