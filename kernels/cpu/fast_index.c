@@ -142,10 +142,9 @@ static void page_panel(
 }
 
 /* s[VEC_NV] += w * relu(q panel) for mr heads, ascending; mr is a constant. */
-VEC_INLINE void head_tile(
-	const int mr, const float *const *q, const float *panel, const float *w, v16 s[VEC_NV])
+VEC_INLINE void head_tile(const int mr, const float *const *q, const float *panel, const float *w,
+	const struct tile_ahead *next, v16 s[VEC_NV])
 {
-	const struct tile_ahead none = {{(const char *)w, (const char *)w}, 0};
 	v16 acc[VEC_MR][VEC_NV];
 
 #pragma GCC unroll 8
@@ -153,7 +152,7 @@ VEC_INLINE void head_tile(
 #pragma GCC unroll 4
 		for (int v = 0; v < VEC_NV; v++)
 			acc[i][v] = v16_set1(0);
-	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, &none, acc);
+	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, next, acc);
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
@@ -161,10 +160,24 @@ VEC_INLINE void head_tile(
 			s[v] = v16_fma(v16_set1(w[i]), v16_max(v16_set1(0), acc[i][v]), s[v]);
 }
 
-/* Scores of one row with the 64 slots of a panel. w: its weights, scaled. */
-static void row_scores(
-	const float *q, const float *w, uint32_t heads, const float *panel, float *out)
+/* Half of a page of keys by each of the two stretches of a tile; page NULL: nothing. */
+static struct tile_ahead page_ahead(const void *page, enum kern_dtype format, const void *here)
 {
+	size_t half = kern_index_page_bytes(format) / 2;
+
+	if (!page)
+		return (struct tile_ahead){{here, here}, 0};
+	return (struct tile_ahead){
+		{page, (const char *)page + half}, DIV_UP(half, (size_t)KERN_INDEX)};
+}
+
+/* Scores of one row with the 64 slots of a panel. w: its weights, scaled. The first tile asks for
+ * what is ahead. */
+static void row_scores(const float *q, const float *w, uint32_t heads, const float *panel,
+	struct tile_ahead next, float *out)
+{
+	const struct tile_ahead none = {{(const char *)w, (const char *)w}, 0};
+
 	for (uint32_t e = 0; e < KERN_PAGE; e += TILE_N, panel += TILE_N * KERN_INDEX) {
 		v16 s[VEC_NV];
 		uint32_t h = 0;
@@ -175,16 +188,19 @@ static void row_scores(
 		for (; h + VEC_MR <= heads; h += VEC_MR) {
 			for (uint32_t i = 0; i < VEC_MR; i++)
 				at[i] = q + (size_t)(h + i) * KERN_INDEX;
-			head_tile(VEC_MR, at, panel, w + h, s);
+			head_tile(VEC_MR, at, panel, w + h, &next, s);
+			next = none;
 		}
 		for (; h + 2 <= heads; h += 2) {
 			at[0] = q + (size_t)h * KERN_INDEX;
 			at[1] = at[0] + KERN_INDEX;
-			head_tile(2, at, panel, w + h, s);
+			head_tile(2, at, panel, w + h, &next, s);
+			next = none;
 		}
 		if (h < heads) {
 			at[0] = q + (size_t)h * KERN_INDEX;
-			head_tile(1, at, panel, w + h, s);
+			head_tile(1, at, panel, w + h, &next, s);
+			next = none;
 		}
 		for (int v = 0; v < VEC_NV; v++)
 			v16_store(out + e + v * KERN_GROUP, s[v]);
@@ -226,14 +242,18 @@ static void score_pages(const void *job, struct kern_cpu_ctx *c, unsigned i, uns
 
 	for (size_t at = p.begin; at < p.end; at++) {
 		uint32_t page = b->page + (uint32_t)at, first = page * KERN_PAGE;
+		const void *ahead = NULL;
 
 		if (first >= b->visible || !kern_index_mine(x, page))
 			continue;
 		page_panel(x, kern_index_page(x, b->s, page),
 			MIN(b->visible - first, (uint32_t)KERN_PAGE), rows, panel);
-		for (uint32_t r = 0; r < b->rows; r++)
+		if (at + 1 < p.end && first + KERN_PAGE < b->visible)
+			ahead = kern_index_page(x, b->s, page + 1);
+		for (uint32_t r = 0; r < b->rows; r++, ahead = NULL)
 			row_scores(x->q + (size_t)(b->row + r) * x->heads * KERN_INDEX,
 				b->weights + (size_t)r * x->heads, x->heads, panel,
+				page_ahead(ahead, x->format, b->weights),
 				b->scores + r * b->ld + at * KERN_PAGE);
 	}
 }
