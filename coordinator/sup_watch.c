@@ -146,6 +146,20 @@ static void describe(const struct sup *s, uint32_t rank, mono_ns_t now, char *ou
 		slot_stage_name(v.stage), layer);
 }
 
+/* A step can also be too long for the machine: which keys say how long it may take, and how long it
+ * may be. */
+static void warn_silent(const struct sup *s, uint32_t rank, mono_ns_t now)
+{
+	char why[256], step[64] = "";
+
+	describe(s, rank, now, why, sizeof(why));
+	if (s->state == SUP_READY)
+		snprintf(
+			step, sizeof(step), ", schedule.step_tokens %u", s->caps[rank].step_tokens);
+	log_warn("%s (fabric.progress_timeout %.3g s%s)", why, (double)s->progress_timeout_ns / 1e9,
+		step);
+}
+
 /*
  * Those who wait for a silent one in a collective are silent too, and may be so a moment earlier.
  * To blame is one that is stopped, else the silent one whose last sign of life is the oldest.
@@ -184,12 +198,9 @@ mono_ns_t sup_watch(struct sup *s, mono_ns_t now)
 		n += silent[rank];
 	}
 	if (n > 0) {
-		for (rank = 0; rank < s->plan->workers; rank++) {
-			if (!silent[rank])
-				continue;
-			describe(s, rank, now, why, sizeof(why));
-			log_warn("%s", why);
-		}
+		for (rank = 0; rank < s->plan->workers; rank++)
+			if (silent[rank])
+				warn_silent(s, rank, now);
 		describe(s, whom_to_blame(s, silent), now, why, sizeof(why));
 		sup_down(s, why);
 	}

@@ -15,9 +15,9 @@ int chain_hc_pre_norm(struct rank *r, const struct kern_hc_pre_norm_args *a)
 	int ret;
 
 	if (r->ops.hc_pre_norm)
-		return r->ops.hc_pre_norm(a, r->stream);
-	ret = r->ops.hc_pre(&a->pre, r->stream);
-	return ret < 0 ? ret : r->ops.rmsnorm(&norm, r->stream);
+		return rank_run(r, hc_pre_norm, a);
+	ret = rank_run(r, hc_pre, &a->pre);
+	return ret < 0 ? ret : rank_run(r, rmsnorm, &norm);
 }
 
 int chain_q_norm_rope(struct rank *r, const struct kern_q_norm_rope_args *a)
@@ -42,9 +42,9 @@ int chain_q_norm_rope(struct rank *r, const struct kern_q_norm_rope_args *a)
 	int ret;
 
 	if (r->ops.q_norm_rope)
-		return r->ops.q_norm_rope(a, r->stream);
-	ret = r->ops.rmsnorm(&norm, r->stream);
-	return ret < 0 ? ret : r->ops.rope(&rope, r->stream);
+		return rank_run(r, q_norm_rope, a);
+	ret = rank_run(r, rmsnorm, &norm);
+	return ret < 0 ? ret : rank_run(r, rope, &rope);
 }
 
 /* RMSNorm, rotation and, where asked for, Hadamard and rounding of rows in place. */
@@ -73,13 +73,13 @@ static int prepare_rows(struct rank *r, const struct prepare *p, float *x)
 	const struct kern_qat_args qat = {.rows = p->rows, .kind = p->kind, .x = x, .y = x};
 	int ret;
 
-	ret = r->ops.rmsnorm(&norm, r->stream);
+	ret = rank_run(r, rmsnorm, &norm);
 	if (ret == 0)
-		ret = r->ops.rope(&rope, r->stream);
+		ret = rank_run(r, rope, &rope);
 	if (ret == 0 && p->hadamard)
-		ret = r->ops.hadamard(&hadamard, r->stream);
+		ret = rank_run(r, hadamard, &hadamard);
 	if (ret == 0 && p->qat)
-		ret = r->ops.qat(&qat, r->stream);
+		ret = rank_run(r, qat, &qat);
 	return ret;
 }
 
@@ -98,9 +98,9 @@ int chain_kv_store(struct rank *r, struct kern_kv_store_args *a, float *x)
 
 	a->put.x = x;
 	if (r->ops.kv_store)
-		return r->ops.kv_store(a, r->stream);
+		return rank_run(r, kv_store, a);
 	ret = prepare_rows(r, &p, x);
-	return ret < 0 ? ret : r->ops.kv_put(&a->put, r->stream);
+	return ret < 0 ? ret : rank_run(r, kv_put, &a->put);
 }
 
 int chain_index_store(struct rank *r, struct kern_index_store_args *a, float *x)
@@ -119,9 +119,9 @@ int chain_index_store(struct rank *r, struct kern_index_store_args *a, float *x)
 
 	a->put.x = x;
 	if (r->ops.index_store && r->sh.fused_store)
-		return r->ops.index_store(a, r->stream);
+		return rank_run(r, index_store, a);
 	ret = prepare_rows(r, &p, x);
-	return ret < 0 ? ret : r->ops.index_put(&a->put, r->stream);
+	return ret < 0 ? ret : rank_run(r, index_put, &a->put);
 }
 
 int chain_index_query(struct rank *r, const struct kern_index_query_args *a)
@@ -139,11 +139,11 @@ int chain_index_query(struct rank *r, const struct kern_index_query_args *a)
 	int ret;
 
 	if (r->ops.index_query)
-		return r->ops.index_query(a, r->stream);
-	ret = r->ops.rope(&rope, r->stream);
+		return rank_run(r, index_query, a);
+	ret = rank_run(r, rope, &rope);
 	if (ret == 0)
-		ret = r->ops.hadamard(&hadamard, r->stream);
+		ret = rank_run(r, hadamard, &hadamard);
 	if (ret == 0 && a->qat)
-		ret = r->ops.qat(&qat, r->stream);
+		ret = rank_run(r, qat, &qat);
 	return ret;
 }

@@ -5,7 +5,7 @@ static int make_angles(
 {
 	const struct kern_rope_angles_args a = {.rows = n, .pos = pos, .theta = theta, .cs = cs};
 
-	return n ? r->ops.rope_angles(&a, r->stream) : 0;
+	return n ? rank_run(r, rope_angles, &a) : 0;
 }
 
 /* Which rows go into pages, and the angles at which rows and entries rotate: once for all layers.
@@ -41,7 +41,21 @@ static int embed(struct rank *r)
 		.x = r->work.x,
 	};
 
-	return r->ops.embed(&a, r->stream);
+	return rank_run(r, embed, &a);
+}
+
+int forward_sum(struct rank *r)
+{
+	size_t d = r->sh.cfg.hidden;
+	uint32_t rows = r->batch.ntok;
+	int ret = 0;
+
+	for (uint32_t row0 = 0; ret == 0 && row0 < rows; row0 += r->sh.pass_rows) {
+		rank_beat(r);
+		ret = comm_all_reduce_f32(
+			r->comm, r->work.o + row0 * d, MIN(rows - row0, r->sh.pass_rows) * d);
+	}
+	return ret;
 }
 
 int forward_run(struct rank *r)

@@ -43,8 +43,8 @@ int head_hidden(struct rank *r, const uint32_t *rows, uint32_t n, float *ret_hid
 	};
 	int ret;
 
-	ret = r->ops.hc_head(&join, r->stream);
-	return ret < 0 ? ret : r->ops.rmsnorm(&norm, r->stream);
+	ret = rank_run(r, hc_head, &join);
+	return ret < 0 ? ret : rank_run(r, rmsnorm, &norm);
 }
 
 /* work.hidden[n][d], in the order of the jobs: rows of the step, or tails their slots kept. */
@@ -88,7 +88,7 @@ static int make_logits(struct tile *t)
 	};
 	int ret;
 
-	ret = r->ops.linear(&a, r->stream);
+	ret = rank_run(r, linear, &a);
 	if (ret < 0 || r->sh.world == 1)
 		return ret;
 	ret = comm_all_gather(
@@ -128,6 +128,7 @@ static void choose_tokens(struct tile *t)
 		const struct msg_seq *seq = &t->step->seqs[j->seq];
 		const float *logits = k->logits + i * vocab;
 
+		rank_beat(t->r);
 		k->report_token[i] = k->report_top[i] = 0;
 		if (j->wants & HEAD_HOOK)
 			t->r->hooks.on_logits(t->r->hooks.user, j->seq, j->pos - 1, logits);
@@ -185,7 +186,7 @@ static int report(struct tile *t)
 	int ret;
 
 	choose_tokens(t);
-	ret = t->r->ops.logprob(&a, t->r->stream);
+	ret = rank_run(t->r, logprob, &a);
 	for (uint32_t i = 0; ret == 0 && i < t->n; i++)
 		if (t->jobs[i].wants & (HEAD_SAMPLE | HEAD_REPORT))
 			write_report(t, i);

@@ -15,7 +15,7 @@ int act_amax_whole(struct rank *r, const float *x, uint32_t rows, uint32_t k, ui
 	/* The same answer on every rank: nobody waits for a peer that does not come. */
 	if (r->sh.act != KERN_ACT_FP8 || r->sh.world == 1 || all_k % (GROUP * r->sh.world) == 0)
 		return 0;
-	ret = k ? r->ops.act_amax(&a, r->stream) : 0;
+	ret = k ? rank_run(r, act_amax, &a) : 0;
 	if (ret < 0)
 		return ret;
 	memset(whole, 0, sizeof(*whole) * rows * groups);

@@ -8,6 +8,8 @@
 
 #include "worker/rank_impl.h"
 
+#define TILE_ROWS_MIN 16ull /* fewer would decode each key for too little */
+
 /* The query rows of one tile. */
 struct tile {
 	uint32_t row0, rows;
@@ -30,39 +32,56 @@ static const float *angles(const struct rank *r, uint32_t layer)
 
 /* ---- first pass: products of y, and everything that is stored ------------------------------- */
 
-static int project(struct rank *r, const struct layer_weights *w, enum model_layer kind)
+/* One more product, into y[..][ld] from row `at` on. */
+static void add_out(
+	struct kern_linear_args *a, const struct kern_weight *w, float *y, size_t at, uint32_t ld)
+{
+	a->out[a->n++] = (struct kern_linear_out){w, y + at * ld, ld};
+}
+
+static int project_rows(struct rank *r, const struct layer_weights *w, enum model_layer kind,
+	uint32_t row0, uint32_t rows)
 {
 	const struct model_config *c = &r->sh.cfg;
 	struct work *k = &r->work;
+	size_t at = row0;
 	struct kern_linear_args a = {
-		.rows = r->batch.ntok,
-		.x = k->y,
+		.rows = rows,
+		.x = k->y + at * c->hidden,
 		.ldx = c->hidden,
 		.act = r->sh.act,
 		.scale_pow2 = c->fp8_ue8m0,
 	};
 	int ret;
 
-	a.out[a.n++] = (struct kern_linear_out){&w->wq_a, k->qr, c->q_lora};
-	a.out[a.n++] = (struct kern_linear_out){&w->wkv, k->kv, KERN_HEAD};
+	add_out(&a, &w->wq_a, k->qr, at, c->q_lora);
+	add_out(&a, &w->wkv, k->kv, at, KERN_HEAD);
 	if (kind == MODEL_CSA)
-		a.out[a.n++] =
-			(struct kern_linear_out){&w->index_weights, k->index_w, c->index_heads};
-	ret = r->ops.linear(&a, r->stream);
+		add_out(&a, &w->index_weights, k->index_w, at, c->index_heads);
+	ret = rank_run(r, linear, &a);
 	if (ret < 0 || kind == MODEL_SWA)
 		return ret;
 
 	/* Compressors work in fp32 whatever act says (model.md 5). */
 	a.act = KERN_ACT_F32;
 	a.n = 0;
-	a.out[a.n++] = (struct kern_linear_out){&w->comp.wkv, k->comp_v, w->comp.wkv.n};
-	a.out[a.n++] = (struct kern_linear_out){&w->comp.wgate, k->comp_g, w->comp.wgate.n};
+	add_out(&a, &w->comp.wkv, k->comp_v, at, w->comp.wkv.n);
+	add_out(&a, &w->comp.wgate, k->comp_g, at, w->comp.wgate.n);
 	if (kind == MODEL_CSA) {
-		a.out[a.n++] = (struct kern_linear_out){&w->index.wkv, k->index_v, w->index.wkv.n};
-		a.out[a.n++] =
-			(struct kern_linear_out){&w->index.wgate, k->index_g, w->index.wgate.n};
+		add_out(&a, &w->index.wkv, k->index_v, at, w->index.wkv.n);
+		add_out(&a, &w->index.wgate, k->index_g, at, w->index.wgate.n);
 	}
-	return r->ops.linear(&a, r->stream);
+	return rank_run(r, linear, &a);
+}
+
+static int project(struct rank *r, const struct layer_weights *w, enum model_layer kind)
+{
+	uint32_t rows = r->batch.ntok;
+	int ret = 0;
+
+	for (uint32_t row0 = 0; ret == 0 && row0 < rows; row0 += r->sh.pass_rows)
+		ret = project_rows(r, w, kind, row0, MIN(rows - row0, r->sh.pass_rows));
+	return ret;
 }
 
 static int norm_qr(struct rank *r, const struct layer_weights *w)
@@ -78,7 +97,7 @@ static int norm_qr(struct rank *r, const struct layer_weights *w)
 		.ldy = r->sh.cfg.q_lora,
 	};
 
-	return r->ops.rmsnorm(&a, r->stream);
+	return rank_run(r, rmsnorm, &a);
 }
 
 static int store_kv(struct rank *r, const struct kern_rows *rows, struct kern_pool pool,
@@ -116,7 +135,7 @@ static int store_entries(struct rank *r, const struct layer_weights *w, uint32_t
 	};
 	int ret;
 
-	ret = r->ops.compress(&a, r->stream);
+	ret = rank_run(r, compress, &a);
 	if (ret < 0)
 		return ret;
 	return store_kv(r, rows, pool_of(r, ratio == MODEL_CSA_RATIO ? POOL_CSA : POOL_HCA, layer),
@@ -152,7 +171,7 @@ static int store_keys(struct rank *r, const struct layer_weights *w, uint32_t la
 	};
 	int ret;
 
-	ret = r->ops.compress(&a, r->stream);
+	ret = rank_run(r, compress, &a);
 	if (ret < 0 || !k->csa.n)
 		return ret;
 	return chain_index_store(r, &store, k->index_pooled);
@@ -177,6 +196,28 @@ static int store_all(struct rank *r, const struct layer_weights *w, uint32_t lay
 }
 
 /* ---- second pass: queries, a tile at a time -------------------------------------------------- */
+
+/*
+ * Rows of the tile at row0: as many as its buffers hold, fewer where each looks at so many keys
+ * that one op over all of them would be silent for long. The same on all ranks, which meet in a
+ * tile.
+ */
+static uint32_t tile_rows(const struct rank *r, uint32_t layer, uint32_t row0)
+{
+	const struct kern_batch *all = &r->batch;
+	uint32_t rows = MIN(r->sh.tile_rows, all->ntok - row0);
+	uint32_t ratio = shape_ratio(&r->sh, layer), pos = 0;
+	uint64_t heads = DIV_UP(r->sh.cfg.heads, r->sh.world), entries, each;
+
+	for (uint32_t i = 0; i < rows; i++)
+		pos = MAX(pos, all->row_pos[row0 + i]);
+	entries = ratio ? kern_visible(pos, ratio) : 0;
+	each = heads * 2 * KERN_HEAD * (KERN_WINDOW + entries);
+	if (ratio == MODEL_CSA_RATIO)
+		each = MAX(heads * 2 * KERN_HEAD * (KERN_WINDOW + MIN(entries, r->sh.index_topk)),
+			entries * r->sh.cfg.index_heads * KERN_INDEX);
+	return (uint32_t)MIN(rows, MAX(r->sh.tile_work / each, TILE_ROWS_MIN));
+}
 
 /* The rows row0 .. row0+rows-1 of the step as a batch of their own. */
 static struct tile cut_tile(struct rank *r, uint32_t row0, uint32_t rows)
@@ -241,7 +282,7 @@ static int make_queries(
 	if (csa)
 		a.out[a.n++] =
 			(struct kern_linear_out){&w->index_wq_b, k->index_q, w->index_wq_b.n};
-	ret = r->ops.linear(&a, r->stream);
+	ret = rank_run(r, linear, &a);
 	if (ret == 0)
 		ret = chain_q_norm_rope(r, &q);
 	if (ret == 0 && csa)
@@ -285,10 +326,10 @@ static int attend(
 		a.entries = pool_of(r, POOL_HCA, layer);
 	}
 	if (kind == MODEL_CSA && r->hooks.on_index)
-		ret = r->ops.attention_mass(&mass, r->stream);
+		ret = rank_run(r, attention_mass, &mass);
 	if (ret == 0)
-		ret = r->ops.attention(&a, r->stream);
-	return ret < 0 ? ret : r->ops.rope(&rope, r->stream);
+		ret = rank_run(r, attention, &a);
+	return ret < 0 ? ret : rank_run(r, rope, &rope);
 }
 
 static int project_out(struct rank *r, const struct layer_weights *w, const struct tile *t)
@@ -315,24 +356,27 @@ static int project_out(struct rank *r, const struct layer_weights *w, const stru
 	};
 	int ret;
 
-	ret = r->ops.linear_grouped(&a, r->stream);
+	ret = rank_run(r, linear_grouped, &a);
 	if (ret == 0)
 		ret = act_amax_whole(r, k->oa, t->rows, r->sh.oa_cols, r->sh.oa_col0,
 			c->o_groups * c->o_lora, k->amax_h, &b.amax);
-	return ret < 0 ? ret : r->ops.linear(&b, r->stream);
+	return ret < 0 ? ret : rank_run(r, linear, &b);
 }
 
 int layer_attention(struct rank *r, uint32_t layer)
 {
 	const struct layer_weights *w = &r->w.layers[layer];
-	uint32_t rows = r->batch.ntok;
+	uint32_t rows = r->batch.ntok, n;
 	int ret;
 
 	ret = hc_enter(r, &w->hc_attn, w->attn_norm);
 	if (ret == 0)
 		ret = store_all(r, w, layer);
-	for (uint32_t row0 = 0; ret == 0 && row0 < rows; row0 += r->sh.tile_rows) {
-		struct tile t = cut_tile(r, row0, MIN(r->sh.tile_rows, rows - row0));
+	for (uint32_t row0 = 0; ret == 0 && row0 < rows; row0 += n) {
+		struct tile t;
+
+		n = tile_rows(r, layer, row0);
+		t = cut_tile(r, row0, n);
 
 		ret = make_queries(r, w, layer, &t);
 		if (ret == 0 && r->sh.cfg.layer[layer] == MODEL_CSA)
@@ -345,6 +389,6 @@ int layer_attention(struct rank *r, uint32_t layer)
 			ret = project_out(r, w, &t);
 	}
 	if (ret == 0)
-		ret = comm_all_reduce_f32(r->comm, r->work.o, (size_t)rows * r->sh.cfg.hidden);
+		ret = forward_sum(r);
 	return ret < 0 ? ret : hc_leave(r);
 }

@@ -72,7 +72,7 @@ static int merge(struct rank *r, uint32_t rows)
 	if (ret < 0)
 		return ret;
 	unpack(r, rows);
-	return r->ops.index_merge(&a, r->stream);
+	return rank_run(r, index_merge, &a);
 }
 
 /* For the hook alone: the merged entries' scores, looked up in the lists they came from. */
@@ -118,7 +118,7 @@ int index_choose(struct rank *r, uint32_t layer, const struct kern_batch *batch,
 	a.entries = k->chosen;
 	a.values = k->chosen_score;
 	a.count = k->chosen_n;
-	ret = r->ops.index_select(&a, r->stream);
+	ret = rank_run(r, index_select, &a);
 	if (ret == 0 && share)
 		ret = merge(r, batch->ntok);
 	if (ret == 0 && share && r->hooks.on_index)

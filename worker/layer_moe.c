@@ -31,8 +31,8 @@ static int route(struct rank *r, const struct layer_weights *w, uint32_t row0, u
 	};
 	int ret;
 
-	ret = r->ops.linear(&gate, r->stream);
-	return ret < 0 ? ret : r->ops.router(&a, r->stream);
+	ret = rank_run(r, linear, &gate);
+	return ret < 0 ? ret : rank_run(r, router, &a);
 }
 
 static void show_routes(struct rank *r, uint32_t layer, uint32_t row0, uint32_t rows)
@@ -69,7 +69,7 @@ static int up(struct rank *r, const struct layer_weights *w, uint32_t row0, uint
 		.shared_h = shared ? k->shared_h : NULL,
 	};
 
-	return r->ops.moe_up(&a, r->stream);
+	return rank_run(r, moe_up, &a);
 }
 
 static int down(struct rank *r, const struct layer_weights *w, uint32_t row0, uint32_t rows)
@@ -100,7 +100,7 @@ static int down(struct rank *r, const struct layer_weights *w, uint32_t row0, ui
 	if (ret == 0)
 		ret = act_amax_whole(r, k->shared_h, rows, r->sh.shared_inter, r->sh.shared_col0,
 			c->inter, k->amax_shared, &a.shared_amax);
-	return ret < 0 ? ret : r->ops.moe_down(&a, r->stream);
+	return ret < 0 ? ret : rank_run(r, moe_down, &a);
 }
 
 int layer_moe(struct rank *r, uint32_t layer)
@@ -122,6 +122,6 @@ int layer_moe(struct rank *r, uint32_t layer)
 			ret = down(r, w, row0, n);
 	}
 	if (ret == 0)
-		ret = comm_all_reduce_f32(r->comm, r->work.o, (size_t)rows * r->sh.cfg.hidden);
+		ret = forward_sum(r);
 	return ret < 0 ? ret : hc_leave(r);
 }

@@ -28,6 +28,9 @@ struct rank_hooks {
 	void *user;
 	/* A sign of life: what the step is about to do; layer counts within STAGE_LAYER. */
 	void (*on_stage)(void *user, enum worker_stage stage, uint32_t layer);
+	/* The step goes on where on_stage said: called before every op, each of which takes a
+	 * bounded number of rows, so that no size of step is silent for long. */
+	void (*on_beat)(void *user);
 	/* Bytes of weights that have arrived. */
 	void (*on_load)(void *user, uint64_t done_bytes, uint64_t total_bytes);
 	/* The raw fp32 logits [vocab] after every token of the step, positions ascending within a

@@ -111,8 +111,17 @@ struct rank {
 int work_open(const struct shape *sh, struct work *ret_work) MUST_CHECK;
 void work_close(struct work *w);
 
+/*
+ * Runs an op of the backend after a sign of life. What takes longer than a moment must not be given
+ * a whole step's rows: its caller takes SHAPE_PASS_ROWS or a tile of them at a time. A row's result
+ * does not depend on the cut (kernels/README.md).
+ */
+#define rank_run(r, op, args) (rank_beat(r), (r)->ops.op((args), (r)->stream))
+
 /* ---- forward.c: runs r->batch through all layers; r->work.x holds the streams after the last. */
 int forward_run(struct rank *r) MUST_CHECK;
+/* Sums work.o of the whole step over the ranks. */
+int forward_sum(struct rank *r) MUST_CHECK;
 
 /* ---- layers: each reads and writes work.x for the whole batch */
 int layer_attention(struct rank *r, uint32_t layer) MUST_CHECK;
@@ -176,6 +185,12 @@ static inline void rank_stage(struct rank *r, enum worker_stage stage, uint32_t 
 {
 	if (r->hooks.on_stage)
 		r->hooks.on_stage(r->hooks.user, stage, layer);
+}
+
+static inline void rank_beat(struct rank *r)
+{
+	if (r->hooks.on_beat)
+		r->hooks.on_beat(r->hooks.user);
 }
 
 #endif

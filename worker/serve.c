@@ -45,6 +45,13 @@ static void on_stage(void *user, enum worker_stage stage, uint32_t layer)
 	FAULT_POINT("worker.stage");
 }
 
+static void on_beat(void *user)
+{
+	struct serve *s = user;
+
+	slot_beat(s->slot, s->step, s->stage, s->layer);
+}
+
 static void on_load(void *user, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct serve *s = user;
@@ -203,7 +210,10 @@ static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *e
 			.comm = &s->comm.comm,
 			.threads = threads,
 			.spin_ns = pool_spin_of(s->conf, threads, opts->world),
-			.hooks = {.user = s, .on_stage = on_stage, .on_load = on_load},
+			.hooks = {.user = s,
+				.on_stage = on_stage,
+				.on_beat = on_beat,
+				.on_load = on_load},
 		},
 		&s->rank, err);
 	if (ret < 0)

@@ -80,6 +80,8 @@ static int fill_sizes(struct shape *sh, const struct conf *conf, struct errbuf *
 				  ? SHAPE_STEP_TOKENS
 				  : (uint32_t)conf->schedule_step_tokens;
 	sh->tile_rows = MIN(sh->step_tokens, (uint32_t)SHAPE_TILE_ROWS);
+	sh->pass_rows = SHAPE_PASS_ROWS;
+	sh->tile_work = SHAPE_TILE_WORK;
 	sh->shard_entries = SHAPE_SHARD_ENTRIES;
 	sh->context_auto = conf->schedule_max_context == CONF_AUTO;
 	sh->context = sh->context_auto ? c->max_position : (uint64_t)conf->schedule_max_context;

@@ -13,9 +13,13 @@
 enum {
 	SHAPE_STEP_TOKENS = 512,    /* schedule.step_tokens = auto, on CPU */
 	SHAPE_TILE_ROWS = 256,      /* rows that attention and experts take at a time */
+	SHAPE_PASS_ROWS = 1024,     /* rows that everything else takes at a time */
 	SHAPE_HEAD_ROWS = 64,       /* rows whose logits exist at the same time */
 	SHAPE_SHARD_ENTRIES = 2048, /* from here on index scores are split over the ranks */
 };
+
+/* Of a tile's op over keys: a second or two on one slow core. */
+#define SHAPE_TILE_WORK (16ull << 30)
 
 struct shape {
 	struct model_config cfg;
@@ -39,8 +43,9 @@ struct shape {
 	float theta_swa[KERN_ROPE / 2], theta_comp[KERN_ROPE / 2];
 
 	/* sizes */
-	uint32_t sequences, step_tokens, tile_rows, shard_entries;
-	uint64_t context; /* as configured; pages_plan may lower it */
+	uint32_t sequences, step_tokens, tile_rows, pass_rows, shard_entries;
+	uint64_t tile_work; /* multiply-adds over keys that one op is given */
+	uint64_t context;   /* as configured; pages_plan may lower it */
 	bool context_auto;
 	uint32_t nth[MODEL_LAYERS_MAX]; /* of a layer among those of its kind */
 	uint32_t kind_n[MODEL_LAYER__COUNT];

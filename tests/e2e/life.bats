@@ -60,6 +60,7 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	same "$http" 503
 	until_true health_is 200
 	log_says 'worker 1 (pid [0-9]*, stopped) made no progress for .* at step 4, layer 3'
+	log_says 'layer 3 (fabric.progress_timeout 1.5 s, schedule.step_tokens [0-9]*)'
 }
 
 @test "too many restarts: it stays, says 503, and ends with 0 when asked" {

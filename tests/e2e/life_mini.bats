@@ -124,3 +124,16 @@ long_prompts()
 	refused 65 model-00002-of-00002.safetensors -c "$D/heddle.ini" -s model.path="$D/model"
 	[ ! -e "$SOCKET" ]
 }
+
+@test "one step as long as a prompt is no silence, though a layer takes longer than progress_timeout" {
+	[ -n "${HEDDLE_TEST_FULL-}" ] || skip "takes a minute: make check-full (test_beat counts the same)"
+	daemon_start -s schedule.step_tokens=20000 -s cache.memory=2G
+	printf '[fabric]\nprogress_timeout = 3s\n' >>"$D/heddle.ini"
+	kill -HUP "$PID"
+	until_true log_says 'configuration reloaded'
+	printf '{"prompt": [0%s], "max_tokens": 1}' "$(printf ',%d' {1..3999} {1..3999} {1..3999} {1..3999} {1..3999})" >"$D/prompt"
+	post /v1/completions "$(cat "$D/prompt")"
+	same "$http" 200
+	log_says 'all 1 workers are ready (generation 1)'
+	same "$(grep -c 'made no progress' "$D/log")" 0
+}

@@ -39,6 +39,8 @@ struct harness {
 	bool poison;
 	uint64_t steps;
 
+	void (*on_beat)(void *user); /* rank_hooks.on_beat of all ranks; gets the harness */
+
 	void *reply; /* of the last step */
 	size_t reply_cap;
 	struct harness_part *parts; /* of the running step, for the hooks */

@@ -180,6 +180,7 @@ void harness_out_hooks(struct harness *h, struct rank_hooks *ret_hooks)
 
 	*ret_hooks = (struct rank_hooks){
 		.user = h,
+		.on_beat = h->on_beat,
 		.on_logits = want & (HARNESS_LOGITS | HARNESS_NEXT) ? on_logits : NULL,
 		.on_index = want & HARNESS_INDEX ? on_index : NULL,
 		.on_route = want & HARNESS_ROUTES ? on_route : NULL,
