@@ -13,7 +13,8 @@
  *	FAKE_STEP_MS=N       a step takes at least this long
  *	FAKE_SCRIPT=FILE     answer by the file instead: a line for each sequence, of token ids
  *		(see script_token)
- *	FAKE_VOCAB, FAKE_CONTEXT, FAKE_STEP_TOKENS, FAKE_PAGES, FAKE_FIRST_TOKEN   the model
+ *	FAKE_VOCAB, FAKE_CONTEXT, FAKE_STEP_TOKENS, FAKE_PAGES, FAKE_SLOTS, FAKE_FIRST_TOKEN
+ *		the model
  */
 #include "config.h"
 
@@ -28,7 +29,7 @@
 #include "shm/log.h"
 #include "tests/proc/fake_model.h"
 
-#define FAKE_SLOTS 64
+#define SLOTS_MAX 256
 
 struct fake {
 	uint32_t rank, world;
@@ -37,12 +38,12 @@ struct fake {
 	struct worker_slot *slot;
 	struct worker_stats *stats;
 	uint32_t vocab, first_token, round;
-	uint64_t hash[FAKE_SLOTS], pos[FAKE_SLOTS];
-	uint32_t sampled[FAKE_SLOTS];
+	uint64_t hash[SLOTS_MAX], pos[SLOTS_MAX];
+	uint32_t sampled[SLOTS_MAX];
 	/* of FAKE_SCRIPT: the file, how many of its lines are given away; a slot's line, and how
 	 * much of it is said */
 	ino_t script;
-	uint32_t script_lines, line[FAKE_SLOTS], said[FAKE_SLOTS];
+	uint32_t script_lines, line[SLOTS_MAX], said[SLOTS_MAX];
 };
 
 static uint32_t env_number(const char *name, uint32_t otherwise)
@@ -205,7 +206,7 @@ static int run_seq(struct fake *f, const struct msg_step_view *v, const struct m
 	const struct msg_sample *s = &v->samples[q->sample];
 	uint32_t i;
 
-	if (q->slot >= FAKE_SLOTS)
+	if (q->slot >= SLOTS_MAX)
 		return bad_step(f, v->hdr->step, "no such slot");
 	if (q->flags & SEQ_FIRST) {
 		f->hash[q->slot] = FAKE_HASH0;
@@ -329,7 +330,7 @@ static void say_ready(struct fake *f)
 	struct worker_capacity c = {
 		.classes = {{64, pages, 1000}, {256, pages, 1000}, {8192, pages, 1000}},
 		.max_context = env_number("FAKE_CONTEXT", 65536),
-		.max_sequences = FAKE_SLOTS,
+		.max_sequences = MIN(env_number("FAKE_SLOTS", 64), SLOTS_MAX),
 		.vocab = f->vocab,
 		.step_tokens = env_number("FAKE_STEP_TOKENS", 512),
 		.threads = 1,
