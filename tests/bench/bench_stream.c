@@ -1,9 +1,17 @@
 /*
- * What a streamed event costs the daemon's thread: S streams, each with one small write a turn (as
- * in decoding: one token for each sequence of a step), read by another thread over Unix sockets.
+ * bench_stream: what a streamed event costs the daemon's thread, beside the bare thing. S streams,
+ * each with one small write a turn (as in decoding: one token for each sequence of a step), read by
+ * another thread over Unix sockets.
  *
- *	bench_stream [EVENTS]
+ *	daemon   the HTTP server on its loop: chunk, buffer, timers, io_uring
+ *	bare     as many bytes to as many sockets: a send for each, all of a turn in one submission
+ *
+ * Both in turn, several times; CPU time of the sending thread, medians. A stream has so few events
+ * that its socket never fills, however slow the reader is: the daemon would send several at once
+ * then, and the bare way would wait. What a request costs besides is taken off: streams of one
+ *event are measured, too.
  */
+#include <liburing.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -11,14 +19,25 @@
 #include <unistd.h>
 
 #include "shm/log.h"
+#include "tests/bench/report.h"
 #include "tests/unit/http_harness.h"
 
-static void thread_cpu_ns(struct harness *h, void *ret_ns)
+#define STREAMS_MAX 256
+#define TURNS       21
+#define EVENTS      200 /* of a stream */
+#define EVENT_BYTES 9   /* of a chunk of /drip with three digits and a comma, and of a bare send */
+
+static uint64_t thread_cpu_ns(void)
 {
 	struct timespec ts;
 
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	*(uint64_t *)ret_ns = (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+	return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+static void harness_cpu_ns(struct harness *h, void *ret_ns)
+{
+	*(uint64_t *)ret_ns = thread_cpu_ns();
 }
 
 /* Reads from all until each has closed; returns the bytes. */
@@ -51,41 +70,142 @@ static size_t read_all(const int *fd, int n)
 	return bytes;
 }
 
-static void measure(int streams, long events)
+/* ---- the daemon's way ---- */
+
+/* CPU time of all streams, requests and all. */
+static uint64_t streams_ns(struct harness *h, int streams, int events)
 {
-	struct harness *h = harness_start(NULL, false);
-	int *fd = calloc((size_t)streams, sizeof(*fd));
 	uint64_t before, after;
-	mono_ns_t start;
+	int fd[STREAMS_MAX] = {0};
 	char request[128];
-	size_t bytes;
 
 	for (int i = 0; i < streams; i++)
 		fd[i] = client_connect(h);
-	harness_call(h, thread_cpu_ns, &before);
-	start = mono_now();
-	snprintf(request, sizeof(request), REQUEST("GET", "/drip?%ld") "Connection: close\r\n\r\n",
+	harness_call(h, harness_cpu_ns, &before);
+	snprintf(request, sizeof(request), REQUEST("GET", "/drip?%d") "Connection: close\r\n\r\n",
 		events);
 	for (int i = 0; i < streams; i++)
 		client_send(fd[i], request);
-	bytes = read_all(fd, streams);
-	harness_call(h, thread_cpu_ns, &after);
-	printf("%7d streams: %6.2f us of the thread per event, %8.0f events/s, %zu bytes\n",
-		streams, (double)(after - before) / (double)streams / (double)events / NS_PER_US,
-		(double)streams * (double)events * NS_PER_S / (double)(mono_now() - start), bytes);
+	assert_true(read_all(fd, streams) > (size_t)streams * (size_t)events);
+	harness_call(h, harness_cpu_ns, &after);
 	for (int i = 0; i < streams; i++)
 		close(fd[i]);
-	free(fd);
-	harness_stop(h);
+	return after - before;
 }
 
-int main(int argc, char **argv)
+static double daemon_us(struct harness *h, int streams)
 {
-	static const int streams[] = {1, 8, 64, 256};
-	long events = argc > 1 ? strtol(argv[1], NULL, 10) : 100000;
+	uint64_t one = streams_ns(h, streams, 1), all = streams_ns(h, streams, EVENTS);
+
+	return all < one ? 0 : (double)(all - one) / NS_PER_US / streams / (EVENTS - 1);
+}
+
+/* ---- the bare way ---- */
+
+struct bare {
+	int fd[STREAMS_MAX], streams;
+	uint64_t cpu_ns;
+};
+
+static void send_turn(struct io_uring *ring, const struct bare *b)
+{
+	static const char text[EVENT_BYTES + 1] = "4\r\n123,\r\n";
+	struct io_uring_cqe *cqe;
+	unsigned head, n = 0;
+
+	for (int i = 0; i < b->streams; i++) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+
+		io_uring_prep_send(sqe, b->fd[i], text, EVENT_BYTES, MSG_NOSIGNAL);
+	}
+	assert_true(io_uring_submit_and_wait(ring, (unsigned)b->streams) >= 0);
+	io_uring_for_each_cqe(ring, head, cqe)
+	{
+		assert_int_equal(cqe->res, EVENT_BYTES);
+		n++;
+	}
+	assert_int_equal(n, b->streams);
+	io_uring_cq_advance(ring, n);
+}
+
+static void *run_bare(void *user)
+{
+	struct bare *b = user;
+	struct io_uring ring;
+	struct io_uring_params p = {
+		.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN};
+	uint64_t before;
+
+	assert_int_equal(io_uring_queue_init_params(STREAMS_MAX, &ring, &p), 0);
+	before = thread_cpu_ns();
+	for (int i = 0; i < EVENTS; i++)
+		send_turn(&ring, b);
+	b->cpu_ns = thread_cpu_ns() - before;
+	for (int i = 0; i < b->streams; i++)
+		close(b->fd[i]);
+	io_uring_queue_exit(&ring);
+	return NULL;
+}
+
+static double bare_us(int streams)
+{
+	struct bare b = {.streams = streams};
+	int fd[STREAMS_MAX] = {0}, pair[2];
+	pthread_t thread;
+
+	for (int i = 0; i < streams; i++) {
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+		fd[i] = pair[0];
+		b.fd[i] = pair[1];
+	}
+	assert_int_equal(pthread_create(&thread, NULL, run_bare, &b), 0);
+	assert_int_equal(read_all(fd, streams), streams * EVENTS * EVENT_BYTES);
+	pthread_join(thread, NULL);
+	for (int i = 0; i < streams; i++)
+		close(fd[i]);
+	return (double)b.cpu_ns / NS_PER_US / streams / EVENTS;
+}
+
+/* ---- the table ---- */
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void measure(struct report *r, struct harness *h, int streams)
+{
+	double daemon[TURNS], bare[TURNS];
+	char what[64];
+
+	for (int turn = 0; turn < TURNS; turn++) {
+		daemon[turn] = daemon_us(h, streams);
+		bare[turn] = bare_us(streams);
+	}
+	qsort(daemon, TURNS, sizeof(daemon[0]), compare);
+	qsort(bare, TURNS, sizeof(bare[0]), compare);
+	snprintf(what, sizeof(what), "an event, %d stream%s", streams, streams == 1 ? "" : "s");
+	report_add(r, &(struct report_row){.what = what,
+			      .value = daemon[TURNS / 2],
+			      .unit = "us",
+			      .beside = "a bare batched send",
+			      .beside_value = bare[TURNS / 2],
+			      .most = 1.3});
+}
+
+int main(void)
+{
+	static const int streams[] = {1, 8, 64, STREAMS_MAX};
+	struct harness *h;
+	struct report r;
 
 	log_set_level(CONF_LEVEL_WARNING);
+	h = harness_start(NULL, false);
+	report_open(&r, "stream", "A streamed event, CPU time of the sending thread");
 	for (size_t i = 0; i < ARRAY_LEN(streams); i++)
-		measure(streams[i], MAX(1, events / streams[i]));
-	return 0;
+		measure(&r, h, streams[i]);
+	harness_stop(h);
+	return report_close(&r);
 }
