@@ -165,16 +165,27 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
 	conn_touch(conn_of(x));
 }
 
+/* The size of a chunk, in hex, as it goes before it: once for each token of each stream. */
+static void put_chunk_size(struct http_conn *c, size_t len)
+{
+	char line[2 * sizeof(len) + 2], *at = line + sizeof(line);
+
+	*--at = '\n';
+	*--at = '\r';
+	for (; len > 0; len >>= 4)
+		*--at = "0123456789abcdef"[len & 15];
+	put(c, at, (size_t)(line + sizeof(line) - at));
+}
+
 size_t http_stream_write(struct http_exchange *x, const void *data, size_t len)
 {
 	struct http_conn *c = conn_of(x);
-	char size[24];
 
 	assert(x->state == EXCHANGE_STREAMING);
 	if (len == 0 || x->no_body || c->state == CONN_CLOSED)
 		return stream_waiting(&c->out); /* a chunk of 0 would be the end */
 	if (x->chunked)
-		put(c, size, (size_t)snprintf(size, sizeof(size), "%zx\r\n", len));
+		put_chunk_size(c, len);
 	put(c, data, len);
 	if (x->chunked)
 		put(c, "\r\n", 2);

@@ -231,6 +231,11 @@ static void run_timers(struct loop *loop)
 	loop->in_timers = true;
 	while ((t = loop->timers.root) && t->when <= loop->now) {
 		timer_remove(&loop->timers, t);
+		if (t->due > t->when) {
+			t->when = t->due;
+			timer_insert(&loop->timers, t);
+			continue;
+		}
 		t->when = 0;
 		t->fn(t, t->user);
 	}
@@ -329,10 +334,13 @@ bool loop_is_idle(const struct loop_event *ev)
 
 void loop_timer_set(struct loop *loop, struct loop_timer *t, mono_ns_t when)
 {
+	/* one that sets itself to a time that has passed must not keep run_timers() from ending */
+	t->due = MAX(when, loop->in_timers ? loop->now + 1 : 1);
+	if (t->when && t->due >= t->when)
+		return; /* put off */
 	if (t->when)
 		timer_remove(&loop->timers, t);
-	/* one that sets itself to a time that has passed must not keep run_timers() from ending */
-	t->when = MAX(when, loop->in_timers ? loop->now + 1 : 1);
+	t->when = t->due;
 	timer_insert(&loop->timers, t);
 }
 

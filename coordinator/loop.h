@@ -106,7 +106,10 @@ bool loop_is_idle(const struct loop_event *ev);
 struct loop_timer {
 	void (*fn)(struct loop_timer *t, void *user);
 	void *user;
-	mono_ns_t when; /* 0: idle */
+	mono_ns_t when; /* 0: idle; never later than `due` */
+	/* private to loop.c: when it is to fire. One that is put off again and again is not moved
+	 * each time: it is looked at when it would have fired before. */
+	mono_ns_t due;
 	/* private to timer.c: a pairing heap threaded through the timers themselves */
 	struct loop_timer *child, *next, *prev;
 };

@@ -66,6 +66,16 @@ void outbuf_join(struct outbuf *b, const struct outbuf *from)
 	outbuf_add(b, from->data, from->len);
 }
 
+void outbuf_uint(struct outbuf *b, uint64_t value)
+{
+	char text[20], *at = text + sizeof(text);
+
+	do
+		*--at = (char)('0' + value % 10);
+	while (value /= 10);
+	outbuf_add(b, at, (size_t)(text + sizeof(text) - at));
+}
+
 void outbuf_printf(struct outbuf *b, const char *fmt, ...)
 {
 	char small[256], *to = small;

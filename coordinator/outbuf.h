@@ -30,6 +30,7 @@ static inline bool outbuf_ok(const struct outbuf *b)
 
 void outbuf_add(struct outbuf *b, const void *data, size_t len);
 void outbuf_puts(struct outbuf *b, const char *text);
+void outbuf_uint(struct outbuf *b, uint64_t value);
 void outbuf_printf(struct outbuf *b, const char *fmt, ...) PRINTF_LIKE(2, 3);
 /* Appends what `from` holds; its failure becomes b's. */
 void outbuf_join(struct outbuf *b, const struct outbuf *from);

@@ -305,7 +305,9 @@ static void shape_reason(const struct choice *c, struct outbuf *out)
 
 static void shape_text(struct outbuf *out, const char *name, const struct outbuf *text)
 {
-	outbuf_printf(out, "\"%s\":", name);
+	outbuf_puts(out, "\"");
+	outbuf_puts(out, name);
+	outbuf_puts(out, "\":");
 	outbuf_json_string(out, text->data ? text->data : "", text->len);
 }
 
@@ -313,7 +315,9 @@ static void shape_event_begin(const struct choice *c, struct outbuf *out)
 {
 	outbuf_puts(out, "{");
 	outbuf_join(out, &c->job->head);
-	outbuf_printf(out, ",\"choices\":[{\"index\":%u,", c->index);
+	outbuf_puts(out, ",\"choices\":[{\"index\":");
+	outbuf_uint(out, c->index);
+	outbuf_puts(out, ",");
 }
 
 static void shape_event_end(const struct job *job, struct outbuf *out)

@@ -122,6 +122,26 @@ static void drip(struct harness *h, struct http_exchange *x, long n)
 	loop_timer_set(h->loop, &p->drip, 1);
 }
 
+static void after_pause(struct loop_timer *t, void *user)
+{
+	struct pending *p = user;
+
+	(void)t;
+	http_stream_write(p->x, "after", 5);
+	http_stream_end(p->x);
+	forget(p);
+}
+
+static void pause_for(struct harness *h, struct http_exchange *x, long ms)
+{
+	struct pending *p = hold(h, x, true);
+
+	http_stream_begin(x, 200, "text/plain");
+	http_stream_write(x, "before ", 7);
+	p->drip = (struct loop_timer){.fn = after_pause, .user = p};
+	loop_timer_set(h->loop, &p->drip, loop_now(h->loop) + (mono_ns_t)ms * NS_PER_MS);
+}
+
 static void flood(struct harness *h, struct http_exchange *x)
 {
 	static char block[65536];
@@ -190,6 +210,8 @@ void app_on_request(void *user, struct http_exchange *x)
 		stream_all(x, n);
 	} else if (strcmp(q->path, "/drip") == 0) {
 		drip(h, x, n);
+	} else if (strcmp(q->path, "/pause") == 0) {
+		pause_for(h, x, n);
 	} else if (strcmp(q->path, "/flood") == 0) {
 		flood(h, x);
 	} else if (strcmp(q->path, "/abort") == 0) {

@@ -351,6 +351,23 @@ static void test_tcp_serves_and_names_its_peer(void **state)
 	harness_stop(h);
 }
 
+/* What it has, it has read: the time that the server takes is not its. */
+static void test_a_client_that_waits_for_more_is_not_cut_off(void **state)
+{
+	struct http_limits limits = {.write_timeout = 20 * NS_PER_MS};
+	struct harness *h = harness_start(&limits, false);
+	int fd = client_connect(h);
+
+	(void)state;
+	client_send(fd, GET("/pause?100"));
+	client_expect(fd, 200, "before after");
+	client_send(fd, GET("/pause?100"));
+	client_expect(fd, 200, "before after");
+	assert_int_equal(harness_counts(h).gone, 0);
+	close(fd);
+	harness_stop(h);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -370,6 +387,7 @@ int main(void)
 		T(test_refusals_are_answered_and_closed),
 		T(test_a_refused_upload_can_still_read_why),
 		T(test_tcp_serves_and_names_its_peer),
+		cmocka_unit_test(test_a_client_that_waits_for_more_is_not_cut_off),
 	};
 
 	log_set_level(CONF_LEVEL_WARNING);

@@ -137,6 +137,24 @@ static void test_add_grows_and_printf_takes_long_text(void **state)
 	outbuf_fini(&b);
 }
 
+static void test_uint_is_written_as_printf_would(void **state)
+{
+	static const uint64_t values[] = {0, 1, 9, 10, 99, 100, UINT32_MAX, 1ull << 63, UINT64_MAX};
+	char want[32];
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < ARRAY_LEN(values); i++) {
+		struct outbuf b = {0};
+
+		outbuf_uint(&b, values[i]);
+		snprintf(want, sizeof(want), "%llu", (unsigned long long)values[i]);
+		assert_int_equal(b.len, strlen(want));
+		assert_memory_equal(b.data, want, b.len);
+		outbuf_fini(&b);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -145,6 +163,7 @@ int main(void)
 		cmocka_unit_test(test_json_string_random_bytes_stay_valid_json),
 		cmocka_unit_test(test_json_float_is_always_a_real_number),
 		cmocka_unit_test(test_utf8_char_refuses_what_unicode_forbids),
+		cmocka_unit_test(test_uint_is_written_as_printf_would),
 		cmocka_unit_test(test_add_grows_and_printf_takes_long_text),
 	};
 
