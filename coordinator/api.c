@@ -1,7 +1,6 @@
 #define LOG_TAG "api"
 #include "coordinator/api.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,27 +166,6 @@ void api_respond_json(struct http_exchange *x, int status, json_t *value)
 	free(text);
 }
 
-static int api_set_name(struct api *api, const struct conf *conf, struct errbuf *err)
-{
-	char real[PATH_MAX], *slash;
-
-	/* before the worker looks, in its words (heddled -t): the tokenizer would name a file */
-	if (!realpath(conf->model_path, real))
-		return err_set(err, -errno, EXIT_NO_INPUT,
-			"%.400s: %s; a directory with config.json and *.safetensors is needed",
-			conf->model_path, strerror(errno));
-	if (*conf->model_name) {
-		snprintf(api->name, sizeof(api->name), "%s", conf->model_name);
-	} else {
-		slash = strrchr(real, '/');
-		snprintf(api->name, sizeof(api->name), "%.1000s", slash ? slash + 1 : real);
-	}
-	if (!outbuf_utf8_valid(api->name, strlen(api->name)))
-		return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
-			"the model's name is not valid UTF-8: set model.name");
-	return 0;
-}
-
 /* Bytes of the longest token, or of what is to be taken for one. */
 static uint32_t api_longest_token(const struct tokenizer *tok)
 {
@@ -214,23 +192,12 @@ int api_new(struct loop *loop, const struct conf_set *conf, struct engine *engin
 	api->engine = engine;
 	api->started = time(NULL);
 	api->started_ns = mono_now();
-	ret = api_set_name(api, &conf->conf, err);
-	if (!ret)
-		ret = tokenizer_load(conf->conf.model_path, &api->tok, err);
-	if (!ret)
-		ret = gendef_load(
-			conf->conf.model_path, tokenizer_eos(api->tok), &api->gendef, err);
-	if (!ret && !api->gendef.eos_n)
-		ret = err_set(err, -EINVAL, EXIT_DATA_ERR,
-			"no token ends an answer: neither tokenizer_config.json nor "
-			"generation_config.json in %s names an end token",
-			conf->conf.model_path);
-	if (!ret)
-		ret = param_defaults(&conf->conf, api->gendef.json, &api->defaults, err);
+	ret = model_files_load(&conf->conf, &api->files, err);
 	if (ret) {
-		api_free(api);
+		free(api);
 		return ret;
 	}
+	api->tok = api->files.tok;
 	if (!tokenizer_has_jit(api->tok))
 		log_notice("no memory for compiled patterns: tokenising is several times slower");
 	api->token_bytes = api_longest_token(api->tok);
@@ -244,8 +211,8 @@ void api_reload(struct api *api, const struct conf_set *conf)
 
 	api->conf = conf;
 	/* the file was read at start and is good: with these keys in range this cannot fail */
-	if (!param_defaults(&conf->conf, api->gendef.json, &defaults, NULL))
-		api->defaults = defaults;
+	if (!param_defaults(&conf->conf, api->files.gendef.json, GENDEF_FILE, &defaults, NULL))
+		api->files.defaults = defaults;
 }
 
 uint32_t api_running(const struct api *api)
@@ -274,8 +241,7 @@ struct api *api_free(struct api *api)
 		task_end(api->tasks);
 	while (api->spare_n)
 		token_scratch_free(api->spares[--api->spare_n]);
-	gendef_fini(&api->gendef);
-	tokenizer_free(api->tok);
+	model_files_fini(&api->files);
 	outbuf_fini(&api->line);
 	free(api);
 	return NULL;

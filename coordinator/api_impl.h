@@ -17,10 +17,10 @@
 #include "coordinator/api.h"
 #include "coordinator/conf.h"
 #include "coordinator/engine.h"
-#include "coordinator/gendef.h"
 #include "coordinator/http.h"
 #include "coordinator/loop.h"
 #include "coordinator/metric.h"
+#include "coordinator/model_files.h"
 #include "coordinator/param.h"
 #include "coordinator/prep.h"
 #include "coordinator/stopstr.h"
@@ -37,12 +37,10 @@ struct api {
 	struct loop *loop;
 	const struct conf_set *conf;
 	struct engine *engine;
-	struct tokenizer *tok;
-	struct gendef gendef;
-	struct params defaults;  /* of a request, by precedence; made anew by api_reload() */
-	uint32_t token_bytes;    /* see struct prep_in */
-	char name[CONF_STR_MAX]; /* of the model */
-	time_t started;          /* wall clock, for /v1/models */
+	struct model_files files;    /* .defaults are made anew by api_reload() */
+	const struct tokenizer *tok; /* of files */
+	uint32_t token_bytes;        /* see struct prep_in */
+	time_t started;              /* wall clock, for /v1/models */
 	mono_ns_t started_ns;
 	bool closing;           /* api_abort_all() was called */
 	struct api_task *tasks; /* under way */

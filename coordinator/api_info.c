@@ -9,7 +9,7 @@ static json_t *api_model_json(const struct api *api)
 {
 	struct engine_limits limits = engine_limits(api->engine);
 
-	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", api->name, "object", "model",
+	return json_pack("{s:s, s:s, s:I, s:s, s:s, s:o}", "id", api->files.name, "object", "model",
 		"created", (json_int_t)api->started, "owned_by", "heddle", "root",
 		api->conf->conf.model_path, "max_model_len",
 		limits.max_context ? json_integer((json_int_t)limits.max_context) : json_null());
@@ -24,9 +24,9 @@ void api_models(struct api *api, struct http_exchange *x, const char *rest)
 
 void api_model(struct api *api, struct http_exchange *x, const char *rest)
 {
-	if (strcmp(rest, api->name))
+	if (strcmp(rest, api->files.name))
 		api_error(x, 404, "model", "model_not_found",
-			"there is no model %.200s; heddle serves %s", rest, api->name);
+			"there is no model %.200s; heddle serves %s", rest, api->files.name);
 	else
 		api_respond_json(x, 200, api_model_json(api));
 }
@@ -80,7 +80,7 @@ void api_status(struct api *api, struct http_exchange *x, const char *rest)
 	(void)rest;
 	conf_each(api->conf, api_add_key, configuration);
 	status = json_pack("{s:s, s:s, s:s, s:f, s:i, s:o}", "version", PACKAGE_VERSION, "model",
-		api->name, "health", api_health_name(health), "uptime_seconds",
+		api->files.name, "health", api_health_name(health), "uptime_seconds",
 		(double)(mono_now() - api->started_ns) / (double)NS_PER_S, "requests",
 		(int)api->task_n, "configuration", configuration);
 	if (status && engine_status_json(api->engine, status)) {

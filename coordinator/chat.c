@@ -1,5 +1,6 @@
 #include "coordinator/chat_impl.h"
 #include "coordinator/one_line.h"
+#include "coordinator/token.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,6 +223,7 @@ int chat_render(const json_t *messages, const json_t *tools, const json_t *respo
 		ret_prompt->trusted = (uint8_t *)c.trusted.data;
 		ret_prompt->len = c.trusted.len;
 		ret_prompt->begun = c.begun;
+		ret_prompt->used = c.used;
 	} else {
 		outbuf_fini(&c.text);
 		outbuf_fini(&c.trusted);
@@ -231,6 +233,18 @@ int chat_render(const json_t *messages, const json_t *tools, const json_t *respo
 	free(c.turns);
 	free(c.blocks);
 	return r;
+}
+
+const char *chat_lacks(const struct tokenizer *tok, const struct chat_prompt *p)
+{
+	const uint32_t any = (1u << (CHAT_DSML + 1)) - (1u << CHAT_BOS);
+	const uint32_t special = (1u << (CHAT_TASK_READ_URL + 1)) - (1u << CHAT_BOS);
+	uint32_t used = p ? p->used & special : any;
+
+	for (int i = CHAT_BOS; i <= CHAT_TASK_READ_URL; i++)
+		if (used >> i & 1 && tokenizer_find(tok, chat_texts[i]) < 0)
+			return chat_texts[i];
+	return NULL;
 }
 
 void chat_prompt_free(struct chat_prompt *p)

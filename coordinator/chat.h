@@ -3,7 +3,7 @@
  * section 10 in docs/), with a trust mask: only bytes that the format itself emits are trusted, so
  * a special token's characters inside a message stay text.
  *
- * Pure functions of JSON values; no I/O, no tokens.
+ * Pure functions of JSON values; no I/O, no tokens (but see chat_lacks()).
  */
 #ifndef COORDINATOR_CHAT_H
 #define COORDINATOR_CHAT_H
@@ -14,6 +14,8 @@
 #include <stdint.h>
 
 #include "shm/util.h"
+
+struct tokenizer;
 
 enum chat_effort { CHAT_EFFORT_NONE, CHAT_EFFORT_NORMAL, CHAT_EFFORT_MAX };
 
@@ -35,7 +37,8 @@ struct chat_prompt {
 	char *text;
 	uint8_t *trusted;
 	size_t len;
-	size_t begun; /* where the forced beginning of the answer stands; len: nowhere */
+	size_t begun;  /* where the forced beginning of the answer stands; len: nowhere */
+	uint32_t used; /* bits of enum chat_text: fixed texts it holds */
 };
 
 /*
@@ -48,6 +51,13 @@ struct chat_prompt {
 int chat_render(const json_t *messages, const json_t *tools, const json_t *response_format,
 	const struct chat_options *opt, struct chat_prompt *ret_prompt, char ret_param[64],
 	struct errbuf *err) MUST_CHECK;
+/*
+ * A special token of the format that this tokenizer does not have as an added token, so that the
+ * model would read mere text; NULL: none. p: of those that this prompt holds; NULL: of those that
+ * any conversation may hold. (Tokens of tasks are not among the latter: not every model has them.)
+ */
+const char *chat_lacks(const struct tokenizer *tok, const struct chat_prompt *p);
+
 void chat_prompt_free(struct chat_prompt *p);
 
 #endif

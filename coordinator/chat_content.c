@@ -28,6 +28,7 @@ void chat_put_fixed(struct chat *c, const char *text)
 
 void chat_put(struct chat *c, enum chat_text text)
 {
+	c->used |= 1u << text;
 	chat_put_fixed(c, chat_texts[text]);
 }
 

@@ -59,7 +59,8 @@ struct chat {
 	/* The output: text and, byte by byte, whether the format itself wrote it. */
 	struct outbuf text, trusted;
 	struct outbuf scratch;
-	size_t begun; /* where the forced beginning of the answer stands */
+	size_t begun;  /* where the forced beginning of the answer stands */
+	uint32_t used; /* bits of enum chat_text */
 
 	char *ret_param; /* 64 bytes, may be NULL */
 	struct errbuf *err;

@@ -1,10 +1,14 @@
 #include "coordinator/conf.h"
 
+#include <fcntl.h>
 #include <ini.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/conf_rows.h"
+#include "shm/file.h"
+
+#define CONF_FILE_MAX (1 << 20)
 
 /*
  * inih cuts lines at INI_MAX_LINE bytes, passes the cut value on and miscounts from there; and it
@@ -142,31 +146,20 @@ int conf_read(
 
 int conf_read_file(struct conf_set *set, const char *path, struct errbuf *err)
 {
-	enum { FILE_MAX = 1 << 20 };
-	FILE *f = fopen(path, "re");
-	char *text;
-	size_t len;
+	char *text = NULL;
+	size_t len = 0;
 	int r;
 
-	if (!f)
-		return err_set(err, -errno, errno == ENOENT ? EXIT_NO_INPUT : EXIT_NO_PERM,
+	if (file_is_null(path))
+		return conf_read(set, path, "", 0, err);
+	r = file_read(AT_FDCWD, path, path, CONF_FILE_MAX, &text, &len, err);
+	if (r == -ENOENT)
+		return err_set(err, r, EXIT_NO_INPUT,
 			"%s: %s; give an ini file with -c, or -s for single keys", path,
-			strerror(errno));
-	text = malloc(FILE_MAX);
-	if (!text) {
-		r = -ENOMEM;
-		goto out;
-	}
-	len = fread(text, 1, FILE_MAX, f);
-	if (ferror(f))
-		r = err_set(err, -EIO, EXIT_NO_INPUT, "%s: cannot be read; is it a file?", path);
-	else if (len == FILE_MAX)
-		r = err_set(err, -EFBIG, EXIT_CONFIG_ERR, "%s: larger than 1M", path);
-	else
+			strerror(ENOENT));
+	if (r == 0)
 		r = conf_read(set, path, text, len, err);
-out:
 	free(text);
-	(void)fclose(f);
 	return r;
 }
 

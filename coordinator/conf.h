@@ -29,7 +29,7 @@ void conf_fini(struct conf_set *set);
 /*
  * Reads an ini file over the set. An unknown section or key, a bad or out-of-range value, a
  * duplicate or an overlong line is refused with file:line and the nearest valid name (-EINVAL, exit
- * code 78); a missing file is -ENOENT, exit code 66.
+ * code 78); a missing file is -ENOENT, exit code 66; what is no regular file (but /dev/null) 65.
  */
 int conf_read_file(struct conf_set *set, const char *path, struct errbuf *err) MUST_CHECK;
 /* The same from bytes; `name` stands for the file in messages. */

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "shm/file.h"
+
 /* ---- background ---- */
 
 /* The parent's whole remaining life: pass on what the child says, or how it ended. */
@@ -80,7 +82,7 @@ int daemon_pidfile(struct daemon *d, const char *path, struct errbuf *err)
 	ssize_t n;
 
 	if (fd < 0)
-		return err_set(err, -errno, errno == ENOENT ? EXIT_NO_INPUT : EXIT_NO_PERM,
+		return err_set(err, -errno, file_exit_code(errno),
 			"daemon.pidfile: cannot open %s: %s", path, strerror(errno));
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 		n = read(fd, text, sizeof(text) - 1);
@@ -127,6 +129,14 @@ static int find_ids(const char *user, const char *group, uid_t *uid, gid_t *gid,
 	*uid = pw ? pw->pw_uid : geteuid();
 	*gid = gr ? gr->gr_gid : pw ? pw->pw_gid : getegid();
 	return 0;
+}
+
+int daemon_check(const char *user, const char *group, struct errbuf *err)
+{
+	uid_t uid;
+	gid_t gid;
+
+	return find_ids(user, group, &uid, &gid, err);
 }
 
 int daemon_give(

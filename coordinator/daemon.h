@@ -34,6 +34,9 @@ void daemon_report(struct daemon *d, int exit_code);
 int daemon_pidfile(struct daemon *d, const char *path, struct errbuf *err) MUST_CHECK;
 void daemon_pidfile_remove(struct daemon *d);
 
+/* Are there such a user and group ("": none is named)? Else -ENOENT (78). */
+int daemon_check(const char *user, const char *group, struct errbuf *err) MUST_CHECK;
+
 /* Group and user by name ("" leaves it), all supplementary groups of the user; only root may. */
 int daemon_become(const char *user, const char *group, struct errbuf *err) MUST_CHECK;
 

@@ -11,6 +11,7 @@
 
 #include "shm/util.h"
 
+#define GENDEF_FILE    "generation_config.json"
 #define GENDEF_EOS_MAX 64
 
 struct gendef {
@@ -21,9 +22,10 @@ struct gendef {
 
 /*
  * Reads DIR/generation_config.json; a missing file is no error. `tokenizer_eos` (-1: none) ends an
- * answer besides what the file names. Fails with -EINVAL (65) or -errno of the file.
+ * answer besides what the file names, whose ids must be below `vocab`. Fails with -EINVAL (65) or
+ * as file_read().
  */
-int gendef_load(const char *dir, int64_t tokenizer_eos, struct gendef *ret_def,
+int gendef_load(const char *dir, int64_t tokenizer_eos, uint32_t vocab, struct gendef *ret_def,
 	struct errbuf *err) MUST_CHECK;
 void gendef_fini(struct gendef *def);
 

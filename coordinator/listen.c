@@ -139,24 +139,44 @@ err_close:
 	return r;
 }
 
-int listen_tcp(struct listen_set *set, const char *host_port, struct errbuf *err)
+/* What HOST:PORT stands for; the caller frees. */
+static int resolve(const char *host_port, struct addrinfo **ret_list, struct errbuf *err)
 {
 	const struct addrinfo hints = {
 		.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
-	struct addrinfo *list, *ai;
 	char host[256];
 	const char *port;
-	size_t before = set->n;
 	int r;
 
 	if (split_host_port(host_port, host, sizeof(host), &port) < 0)
 		return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
 			"listen.tcp: '%s' is not HOST:PORT (127.0.0.1:8080, [::1]:8080, *:8080)",
 			host_port);
-	r = getaddrinfo(host[0] ? host : NULL, port, &hints, &list);
+	r = getaddrinfo(host[0] ? host : NULL, port, &hints, ret_list);
 	if (r != 0)
 		return err_set(err, -EADDRNOTAVAIL, EXIT_CONFIG_ERR,
 			"listen.tcp: cannot resolve '%s': %s", host, gai_strerror(r));
+	return 0;
+}
+
+int listen_check_tcp(const char *host_port, struct errbuf *err)
+{
+	struct addrinfo *list;
+	int r = resolve(host_port, &list, err);
+
+	if (r == 0)
+		freeaddrinfo(list);
+	return r;
+}
+
+int listen_tcp(struct listen_set *set, const char *host_port, struct errbuf *err)
+{
+	struct addrinfo *list, *ai;
+	size_t before = set->n;
+	int r = resolve(host_port, &list, err);
+
+	if (r < 0)
+		return r;
 	r = -EADDRNOTAVAIL;
 	for (ai = list; ai && set->n < LISTEN_MAX; ai = ai->ai_next) {
 		r = open_tcp(set, ai);

@@ -50,6 +50,14 @@ int listen_unix(struct listen_set *set, const char *path, mode_t mode, const cha
 	struct errbuf *err) MUST_CHECK;
 
 /*
+ * What can be said of these two without opening anything: is the path short enough, is there
+ * nothing but perhaps a socket, is there such a group; can the address be resolved? The same
+ * errors.
+ */
+int listen_check_unix(const char *path, const char *group, struct errbuf *err) MUST_CHECK;
+int listen_check_tcp(const char *host_port, struct errbuf *err) MUST_CHECK;
+
+/*
  * HOST:PORT, [IPV6]:PORT or *:PORT (all addresses). A name is opened on each of its addresses. Port
  * 0 takes a free one, which then stands in the socket's name.
  */

@@ -15,6 +15,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "shm/file.h"
+
 /*
  * Has the process that listens at the other end of fd ended? A daemon that was killed leaves its
  * ring to the kernel, which takes the ring's sockets down some time after the process is gone, on a
@@ -45,24 +47,33 @@ static int is_served(const struct sockaddr_un *addr)
 	return r == -ECONNREFUSED || r == -ENOENT ? 0 : r;
 }
 
-/* Makes way for our socket, but never for what is not a dead socket. */
-static int clear_path(const struct sockaddr_un *addr, struct errbuf *err)
+/* Whatever has the path must be a socket. 1: it is; 0: nothing has it. */
+static int check_path(const char *path, struct errbuf *err)
 {
-	const char *path = addr->sun_path;
 	struct stat st;
-	int r;
 
 	if (lstat(path, &st) < 0) {
 		if (errno == ENOENT)
 			return 0;
-		return err_set(
-			err, -errno, EXIT_NO_PERM, "listen.socket: %s: %s", path, strerror(errno));
+		return err_set(err, -errno, file_exit_code(errno), "listen.socket: %s: %s", path,
+			strerror(errno));
 	}
 	if (!S_ISSOCK(st.st_mode))
 		return err_set(err, -EEXIST, EXIT_CONFIG_ERR,
 			"listen.socket: %s exists and is not a socket: remove it or choose another "
 			"path",
 			path);
+	return 1;
+}
+
+/* Makes way for our socket, but never for what is not a dead socket. */
+static int clear_path(const struct sockaddr_un *addr, struct errbuf *err)
+{
+	const char *path = addr->sun_path;
+	int r = check_path(path, err);
+
+	if (r <= 0)
+		return r;
 	r = is_served(addr);
 	if (r < 0)
 		return err_set(err, r, EXIT_NO_PERM,
@@ -98,8 +109,8 @@ static int lock_directory(const char *path, struct errbuf *err)
 
 		if (fd >= 0)
 			close(fd);
-		return err_set(err, r, r == -EACCES ? EXIT_NO_PERM : EXIT_CONFIG_ERR,
-			"listen.socket: directory %s: %s", dir, strerror(-r));
+		return err_set(err, r, file_exit_code(-r), "listen.socket: directory %s: %s", dir,
+			strerror(-r));
 	}
 	return fd;
 }
@@ -153,6 +164,27 @@ fail:
 		"listen.socket: cannot %s %s: %s", doing, path, strerror(-r));
 }
 
+static int check_length(const char *path, struct errbuf *err)
+{
+	if (strlen(path) > LISTEN_PATH_MAX || !path[0])
+		return err_set(err, path[0] ? -ENAMETOOLONG : -EINVAL, EXIT_CONFIG_ERR,
+			"listen.socket: the path has %zu bytes; a socket's has 1 to %d: %s",
+			strlen(path), LISTEN_PATH_MAX, path);
+	return 0;
+}
+
+int listen_check_unix(const char *path, const char *group, struct errbuf *err)
+{
+	gid_t gid;
+	int r = check_length(path, err);
+
+	if (r == 0)
+		r = find_group(group, &gid, err);
+	if (r == 0)
+		r = check_path(path, err);
+	return r < 0 ? r : 0;
+}
+
 int listen_unix(struct listen_set *set, const char *path, mode_t mode, const char *group,
 	struct errbuf *err)
 {
@@ -161,10 +193,9 @@ int listen_unix(struct listen_set *set, const char *path, mode_t mode, const cha
 	int fd, lock, r;
 	gid_t gid = (gid_t)-1;
 
-	if (strlen(path) > LISTEN_PATH_MAX || !path[0])
-		return err_set(err, path[0] ? -ENAMETOOLONG : -EINVAL, EXIT_CONFIG_ERR,
-			"listen.socket: the path has %zu bytes; a socket's has 1 to %d: %s",
-			strlen(path), LISTEN_PATH_MAX, path);
+	r = check_length(path, err);
+	if (r < 0)
+		return r;
 	if (set->n == LISTEN_MAX)
 		return err_set(err, -ENOSPC, EXIT_CONFIG_ERR, "more than %d sockets to listen on",
 			LISTEN_MAX);

@@ -14,11 +14,12 @@
 #include "coordinator/conf.h"
 #include "coordinator/daemon.h"
 #include "coordinator/listen.h"
+#include "coordinator/model_files.h"
 #include "coordinator/opts.h"
 #include "coordinator/place.h"
 #include "coordinator/preflight.h"
 #include "coordinator/serve.h"
-#include "coordinator/token.h"
+#include "coordinator/start_check.h"
 
 #define LOG_TAG "main"
 #include "shm/log.h"
@@ -57,21 +58,22 @@ static const char *worker_path(void)
 
 /* ---- heddled -t ---- */
 
+/* What a start asks, in its order, by the same functions; but nothing is opened, made or loaded. */
 static int check_model(const struct conf *conf, struct errbuf *err)
 {
 	struct place_plan *plan = malloc(sizeof(*plan));
 	struct conf *resolved = malloc(sizeof(*resolved));
-	struct tokenizer *tok = NULL;
+	struct model_files files = {.tok = NULL};
 	int r = plan && resolved ? place_discover(conf, plan, err) : -ENOMEM;
 
+	if (r == 0)
+		r = model_files_load(conf, &files, err);
 	if (r == 0) {
 		*resolved = *conf;
 		place_resolve(resolved, plan);
 		r = preflight_run(worker_path(), resolved, err);
 	}
-	if (r == 0)
-		r = tokenizer_load(conf->model_path, &tok, err);
-	tokenizer_free(tok);
+	model_files_fini(&files);
 	free(resolved);
 	free(plan);
 	return r;
@@ -80,8 +82,11 @@ static int check_model(const struct conf *conf, struct errbuf *err)
 static int check_only(const struct conf_set *set)
 {
 	struct errbuf err = {"out of memory", EXIT_OS_ERR};
+	const struct conf *c = &set->conf;
 
-	if (check_model(&set->conf, &err) < 0)
+	if (start_check(c, true, &err) < 0 ||
+		daemon_become(c->daemon_user, c->daemon_group, &err) < 0 ||
+		start_check_log(c->log_target, &err) < 0 || check_model(c, &err) < 0)
 		return complain(&err);
 	printf("the configuration and the model in %s are fine\n", set->conf.model_path);
 	return 0;
@@ -91,10 +96,8 @@ static int check_only(const struct conf_set *set)
 
 static int open_sockets(struct listen_set *set, const struct conf *c, struct errbuf *err)
 {
-	int r = listen_inherit(set, err);
+	int r = 0;
 
-	if (r != 0)
-		return MIN(r, 0);
 	if (c->listen_socket[0]) {
 		r = listen_unix(
 			set, c->listen_socket, (mode_t)c->listen_mode, c->listen_group, err);
@@ -126,16 +129,20 @@ static void hold_signals(void)
 static int prepare(struct daemon *d, struct listen_set *sockets, const struct opts *opts,
 	struct conf *c, struct errbuf *err)
 {
-	int r = 0;
+	int r = 0, handed = 0;
 
 	if (!opts->foreground)
 		r = daemon_background(d, err);
 	umask(027);
 	daemon_raise_limits();
 	hold_signals();
+	if (r == 0)
+		handed = r = listen_inherit(sockets, err);
+	if (r >= 0)
+		r = start_check(c, handed == 0, err);
 	if (r == 0 && c->daemon_pidfile[0])
 		r = daemon_pidfile(d, c->daemon_pidfile, err);
-	if (r == 0)
+	if (r == 0 && !handed)
 		r = open_sockets(sockets, c, err);
 	if (r == 0)
 		r = daemon_become(c->daemon_user, c->daemon_group, err);

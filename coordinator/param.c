@@ -405,8 +405,8 @@ static void param_set_default(const struct param_row *row, struct params *params
 		*(int *)field = row->def.w;
 }
 
-int param_defaults(const struct conf *conf, const json_t *generation, struct params *ret_params,
-	struct errbuf *err)
+int param_defaults(const struct conf *conf, const json_t *generation, const char *where,
+	struct params *ret_params, struct errbuf *err)
 {
 	struct params params = {0};
 	const struct param_row *row;
@@ -422,8 +422,8 @@ int param_defaults(const struct conf *conf, const json_t *generation, struct par
 			continue;
 		v = generation ? json_object_get(generation, row->name) : NULL;
 		if (v && !json_is_null(v) && param_read_value(row, v, &params, &why))
-			return err_set(err, -EINVAL, EXIT_DATA_ERR,
-				"generation_config.json: %s %.300s", row->name, why.text);
+			return err_set(err, -EINVAL, EXIT_DATA_ERR, "%s: %s %.300s", where,
+				row->name, why.text);
 		if (row->from != FROM_CONF_MODEL)
 			continue;
 		memcpy(&real, (const char *)conf + row->conf_offset, sizeof(real));

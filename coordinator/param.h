@@ -73,10 +73,10 @@ struct param_error {
 /*
  * The defaults a request starts from, by precedence: heddle.ini, generation_config.json
  * (`generation`, an object or NULL), the table. -EINVAL (exit code 65) names a bad value of the
- * file.
+ * file, which err calls `where`.
  */
-int param_defaults(const struct conf *conf, const json_t *generation, struct params *ret_params,
-	struct errbuf *err) MUST_CHECK;
+int param_defaults(const struct conf *conf, const json_t *generation, const char *where,
+	struct params *ret_params, struct errbuf *err) MUST_CHECK;
 
 /*
  * Reads `object` as the body of the call `scope` over *params, which holds the defaults. Names of

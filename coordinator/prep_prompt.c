@@ -119,6 +119,7 @@ static int prep_chat(struct prep *p)
 	};
 	struct chat_prompt prompt = {0};
 	char name[64] = "messages";
+	const char *lacks;
 	int ret;
 
 	ret = chat_render(r->messages, r->tools, NULL, &opt, &prompt, name, &p->error.err);
@@ -126,7 +127,10 @@ static int prep_chat(struct prep *p)
 		snprintf(p->error.name, sizeof(p->error.name), "%s", name);
 	if (ret)
 		return ret;
-	ret = prep_alloc(p, 1);
+	lacks = chat_lacks(p->in.tok, &prompt);
+	ret = lacks ? param_fail(&p->error, "messages",
+			      "messages: this model's tokenizer has no token '%s'", lacks)
+		    : prep_alloc(p, 1);
 	if (!ret)
 		ret = prep_encode(
 			p, prompt.text, prompt.len, prompt.trusted, false, &p->prompts[0].ids);

@@ -57,7 +57,7 @@ static void shape_comma(struct outbuf *list)
 int shape_head(struct job *job)
 {
 	const struct params *r = job_params(job);
-	const char *model = r->model ? r->model : job->task.api->name;
+	const char *model = r->model ? r->model : job->task.api->files.name;
 	struct outbuf *b = &job->head;
 	char id[160];
 

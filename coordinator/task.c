@@ -115,7 +115,7 @@ void task_start(
 		t->next->prev = t;
 	api->tasks = t;
 	api->task_n++;
-	p->params = api->defaults;
+	p->params = api->files.defaults;
 	p->in = (struct prep_in){
 		.scope = scope,
 		.tok = api->tok,
@@ -123,8 +123,8 @@ void task_start(
 		.body = req->body,
 		.body_len = req->body_len,
 		.strict = api->conf->conf.api_strict,
-		.eos = api->gendef.eos,
-		.eos_n = api->gendef.eos_n,
+		.eos = api->files.gendef.eos,
+		.eos_n = api->files.gendef.eos_n,
 		.vocab = limits.vocab ? limits.vocab : tokenizer_vocab(api->tok),
 		.context = limits.max_context,
 		.token_bytes = api->token_bytes,

@@ -9,8 +9,8 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "shm/file.h"
 
 #define FILE_MAX_BYTES (256u << 20) /* DeepSeek's has 8 MB */
 
@@ -199,55 +199,6 @@ int tokenizer_parse(const void *json, size_t len, const void *config_json, size_
 		ret_tok, err);
 }
 
-static int read_all(int fd, const char *path, char **ret, size_t *ret_len, struct errbuf *err)
-{
-	struct stat st;
-	size_t len = 0;
-	char *p;
-
-	if (fstat(fd, &st) < 0)
-		return err_set(err, -errno, EXIT_OS_ERR, "%s: %s", path, strerror(errno));
-	if (!S_ISREG(st.st_mode) || st.st_size > FILE_MAX_BYTES)
-		return err_set(err, -EINVAL, EXIT_DATA_ERR, "%s: must be a file of at most %u MiB",
-			path, FILE_MAX_BYTES >> 20);
-	p = malloc((size_t)st.st_size + 1);
-	if (!p)
-		return err_set(err, -ENOMEM, EXIT_OS_ERR, "%s: no memory to read it", path);
-	while (len < (size_t)st.st_size) {
-		ssize_t n = read(fd, p + len, (size_t)st.st_size - len);
-
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			int r = err_set(err, -errno, EXIT_OS_ERR, "%s: %s", path, strerror(errno));
-
-			free(p);
-			return r;
-		}
-		if (n == 0)
-			break;
-		len += (size_t)n;
-	}
-	*ret = p;
-	*ret_len = len;
-	return 0;
-}
-
-static int read_file(const char *path, char **ret, size_t *ret_len, struct errbuf *err)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC), r;
-
-	if (fd < 0)
-		return err_set(err, -errno,
-			errno == ENOENT   ? EXIT_NO_INPUT
-			: errno == EACCES ? EXIT_NO_PERM
-					  : EXIT_OS_ERR,
-			"%s: %s", path, strerror(errno));
-	r = read_all(fd, path, ret, ret_len, err);
-	close(fd);
-	return r;
-}
-
 int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct errbuf *err)
 {
 	char path[PATH_MAX], config_path[PATH_MAX];
@@ -260,11 +211,12 @@ int tokenizer_load(const char *dir, struct tokenizer **ret_tok, struct errbuf *e
 		return err_set(
 			err, -ENAMETOOLONG, EXIT_NO_INPUT, "%.60s...: the path is too long", dir);
 	snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
-	r = read_file(path, &json, &len, err);
+	r = file_read(AT_FDCWD, path, path, FILE_MAX_BYTES, &json, &len, err);
 	if (r < 0)
 		return r;
 	/* Without the second file there are no BOS and EOS; whoever needs them says so. */
-	r = read_file(config_path, &config, &config_len, err);
+	r = file_read(
+		AT_FDCWD, config_path, config_path, FILE_MAX_BYTES, &config, &config_len, err);
 	if (r == 0 || r == -ENOENT)
 		r = parse(json, len, path, config, config_len, config_path, ret_tok, err);
 	free(json);

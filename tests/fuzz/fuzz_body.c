@@ -45,7 +45,7 @@ static void run(struct prep *p, const uint8_t *data, size_t size)
 	memcpy(body, data + 1, size - 1);
 	body[size - 1] = '\0';
 	*p = (struct prep){0};
-	if (param_defaults(&conf, NULL, &p->params, &err) < 0)
+	if (param_defaults(&conf, NULL, "generation_config.json", &p->params, &err) < 0)
 		abort();
 	p->in = (struct prep_in){
 		.scope = scopes[data[0] & 3],

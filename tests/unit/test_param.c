@@ -45,7 +45,7 @@ static int read_text(enum param_scope scope, bool strict, const char *text, stru
 	int ret;
 
 	*e = (struct param_error){0};
-	assert_int_equal(param_defaults(&set.conf, NULL, p, &e->err), 0);
+	assert_int_equal(param_defaults(&set.conf, NULL, "generation_config.json", p, &e->err), 0);
 	ret = param_read(v, scope, strict, p, &names, e);
 	snprintf(unknown, 600, "%.*s", (int)names.len, names.data ? names.data : "");
 	outbuf_fini(&names);
@@ -231,13 +231,13 @@ static void test_defaults_precedence_is_conf_then_model_then_own(void **state)
 	struct params p;
 
 	(void)state;
-	assert_int_equal(param_defaults(&set.conf, NULL, &p, &err), 0);
+	assert_int_equal(param_defaults(&set.conf, NULL, "generation_config.json", &p, &err), 0);
 	assert_true(p.temperature == 1.0 && p.top_p == 1.0 && p.top_k == 0);
-	assert_int_equal(param_defaults(&set.conf, file, &p, &err), 0);
+	assert_int_equal(param_defaults(&set.conf, file, "generation_config.json", &p, &err), 0);
 	assert_true(p.temperature == 0.6 && p.top_p == 0.9 && p.top_k == 7);
 	assert_true(p.frequency_penalty == 0);
 	assert_int_equal(conf_override(&set, "api.temperature=0.25", &err), 0);
-	assert_int_equal(param_defaults(&set.conf, file, &p, &err), 0);
+	assert_int_equal(param_defaults(&set.conf, file, "generation_config.json", &p, &err), 0);
 	assert_true(p.temperature == 0.25 && p.top_p == 0.9);
 	json_decref(file);
 }
@@ -254,7 +254,9 @@ static void test_defaults_bad_file_is_named(void **state)
 	(void)state;
 	for (i = 0; i < ARRAY_LEN(bad); i++) {
 		file = json(bad[i]);
-		assert_int_equal(param_defaults(&set.conf, file, &p, &err), -EINVAL);
+		assert_int_equal(
+			param_defaults(&set.conf, file, "generation_config.json", &p, &err),
+			-EINVAL);
 		assert_int_equal(err.exit_code, EXIT_DATA_ERR);
 		assert_non_null(strstr(err.text, "generation_config.json"));
 		json_decref(file);

@@ -51,7 +51,8 @@ static void run_with(struct token_scratch *own, struct prep *p, enum param_scope
 	memcpy(copy, body, len);
 	copy[len] = '\0';
 	*p = (struct prep){0};
-	assert_int_equal(param_defaults(&conf, NULL, &p->params, &err), 0);
+	assert_int_equal(
+		param_defaults(&conf, NULL, "generation_config.json", &p->params, &err), 0);
 	p->in = (struct prep_in){
 		.scope = scope,
 		.tok = tok,
@@ -286,6 +287,25 @@ static void test_run_errors_are_one_line_of_utf8(void **state)
 	}
 }
 
+/* Only some models have the tokens of tasks: without them the model would read mere text. */
+static void test_run_tokens_the_model_lacks_are_refused(void **state)
+{
+	static const char body[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\","
+				   "\"task\":\"title\"}]}";
+	static const enum param_scope scopes[] = {S_CHAT, S_TOKENIZE};
+	struct prep p;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < ARRAY_LEN(scopes); i++) {
+		run(&p, scopes[i], body, strlen(body));
+		assert_int_equal(p.status, 400);
+		assert_string_equal(p.error.name, "messages");
+		assert_non_null(strstr(p.error.err.text, "has no token '<｜title｜>'"));
+		prep_fini(&p);
+	}
+}
+
 static void *thread_main(void *user)
 {
 	struct token_scratch *own = token_scratch_new(tok);
@@ -325,6 +345,7 @@ int main(void)
 		cmocka_unit_test(test_run_number_of_answers_is_limited),
 		cmocka_unit_test(test_run_stop_strings_have_a_longest),
 		cmocka_unit_test(test_run_errors_are_one_line_of_utf8),
+		cmocka_unit_test(test_run_tokens_the_model_lacks_are_refused),
 		cmocka_unit_test(test_run_on_several_threads_at_once),
 	};
 

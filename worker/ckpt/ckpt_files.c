@@ -10,17 +10,12 @@
 
 #include <jansson.h>
 
+#include "shm/file.h"
+
 #define INDEX_FILE      "model.safetensors.index.json"
 #define SINGLE_FILE     "model.safetensors"
 #define INDEX_BYTES_MAX ((size_t)256 << 20)
 #define FILES_MAX       4096
-
-static int exit_code_of(int error)
-{
-	return error == EACCES || error == EPERM     ? EXIT_NO_PERM
-	       : error == ENOENT || error == ENOTDIR ? EXIT_NO_INPUT
-						     : EXIT_OS_ERR;
-}
 
 static int no_memory(struct errbuf *err)
 {
@@ -38,7 +33,7 @@ int ckpt_files_init(const char *dir, struct ckpt_files *f, struct errbuf *err)
 	if (!f->real) {
 		error = errno;
 		ckpt_files_fini(f);
-		return err_set(err, -error, exit_code_of(error),
+		return err_set(err, -error, file_exit_code(error),
 			"%s: %s; a directory with config.json and *.safetensors is needed", dir,
 			strerror(error));
 	}
@@ -107,26 +102,13 @@ static int check_link(const struct ckpt_files *f, const char *name, struct errbu
 static int open_file(
 	const struct ckpt_files *f, const char *name, uint64_t *ret_bytes, struct errbuf *err)
 {
-	struct stat st;
-	int fd, error, ret;
+	char path[PATH_MAX];
+	int ret = check_link(f, name, err);
 
-	ret = check_link(f, name, err);
 	if (ret < 0)
 		return ret;
-	fd = openat(
-		f->dirfd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
-	if (fd < 0) {
-		error = errno;
-		return err_set(err, -error, exit_code_of(error), "%s/%s: %s", f->dir, name,
-			strerror(error));
-	}
-	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-		close(fd);
-		return err_set(
-			err, -EINVAL, EXIT_DATA_ERR, "%s/%s: is not a regular file", f->dir, name);
-	}
-	*ret_bytes = (uint64_t)st.st_size;
-	return fd;
+	snprintf(path, sizeof(path), "%s/%s", f->dir, name);
+	return file_open(f->dirfd, name, path, ret_bytes, err);
 }
 
 static int read_range(int fd, void *out, size_t n, uint64_t offset)
@@ -150,30 +132,13 @@ static int read_range(int fd, void *out, size_t n, uint64_t offset)
 int ckpt_files_read(struct ckpt_files *f, const char *name, size_t max_bytes, char **ret_bytes,
 	size_t *ret_len, struct errbuf *err)
 {
-	uint64_t bytes;
-	char *buf;
-	int fd, ret;
+	char path[PATH_MAX];
+	int ret = check_link(f, name, err);
 
-	fd = open_file(f, name, &bytes, err);
-	if (fd < 0)
-		return fd;
-	if (bytes > max_bytes) {
-		close(fd);
-		return err_set(err, -EINVAL, EXIT_DATA_ERR,
-			"%s/%s: has %" PRIu64 " bytes; at most %zu are possible", f->dir, name,
-			bytes, max_bytes);
-	}
-	buf = malloc(bytes + 1);
-	ret = buf ? read_range(fd, buf, bytes, 0) : -ENOMEM;
-	close(fd);
-	if (ret < 0) {
-		free(buf);
-		return err_set(err, ret, EXIT_OS_ERR, "%s/%s: %s", f->dir, name, strerror(-ret));
-	}
-	buf[bytes] = '\0';
-	*ret_bytes = buf;
-	*ret_len = bytes;
-	return 0;
+	if (ret < 0)
+		return ret;
+	snprintf(path, sizeof(path), "%s/%s", f->dir, name);
+	return file_read(f->dirfd, name, path, max_bytes, ret_bytes, ret_len, err);
 }
 
 /* Opens one shard and reads its header into f->headers[i]. */
