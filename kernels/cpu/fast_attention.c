@@ -3,44 +3,7 @@
  * share them; the operations and their order are the reference's, one by one.
  */
 #include "kernels/cpu/attention.h"
-#include "kernels/cpu/run.h"
-#include "kernels/cpu/vec.h"
-
-enum {
-	HEADS = 4, /* heads x keys of a register tile of scores */
-	KEYS = 4,
-	COLUMNS = 4, /* vectors of an output tile */
-	/* floats from one decoded key to the next: an odd number of cache lines, or a column of all
-	 * keys would fall into few sets of the L1 cache */
-	KEY_LD = KERN_HEAD + 16
-};
-
-/*
- * Keys lie anywhere in the pools, so those of the group after the next are asked for while a group
- * is scored, a line now and then: all at once would fill the buffers that other loads need. A tile
- * of scores asks for two keys in each half of its way, `step` bytes at a time.
- */
-struct ahead {
-	const char *key[4];
-	size_t step;
-};
-
-/* What the nth of `tiles` tiles of heads asks for of the n keys at; `here` is at hand already. */
-VEC_INLINE void look_ahead(struct ahead *a, const uint8_t *const *at, uint32_t n, uint32_t tile,
-	uint32_t tiles, const void *here)
-{
-	const uint8_t *none = here;
-
-	for (uint32_t i = 0; i < 4; i++)
-		a->key[i] = (const char *)none;
-	if (tiles == 1) {
-		for (uint32_t i = 0; i < MIN(n, 4u); i++)
-			a->key[i] = (const char *)at[i];
-	} else if (tile < 2) {
-		a->key[0] = (const char *)(2 * tile < n ? at[2 * tile] : none);
-		a->key[2] = (const char *)(2 * tile + 1 < n ? at[2 * tile + 1] : none);
-	}
-}
+#include "kernels/cpu/fast_attention.h"
 
 static void prefetch(const uint8_t *const *at, uint32_t n, size_t bytes)
 {
@@ -48,14 +11,6 @@ static void prefetch(const uint8_t *const *at, uint32_t n, size_t bytes)
 		for (size_t b = 0; b < bytes; b += 64)
 			_mm_prefetch((const char *)at[i] + b, _MM_HINT_T0);
 }
-
-/* A thread's scratch. */
-struct lane {
-	float *keys;               /* [KERN_KEY_TILE][KEY_LD] */
-	float *p;                  /* [heads][KERN_KEY_TILE] scores, then weights */
-	float *out;                /* [heads][512] */
-	float *max, *sum, *shrink; /* [heads] */
-};
 
 static size_t lane_floats(uint32_t heads)
 {
@@ -87,29 +42,6 @@ static void decode(enum kern_dtype format, const uint8_t *at, float *x)
 }
 
 #ifdef __AVX512F__
-
-/*
- * kern_sum16() of 16 vectors at once: lane 4 b + i of the result is the sum of a[4 i + b]. Halves
- * are added onto halves exactly as for one vector.
- */
-VEC_INLINE __m512 sums_of_16(const __m512 a[16])
-{
-	__m512 x[8], y[4], z[2];
-
-#pragma GCC unroll 8
-	for (int i = 0; i < 8; i++)
-		x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
-			_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
-#pragma GCC unroll 4
-	for (int i = 0; i < 4; i++)
-		y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
-			_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
-	for (int i = 0; i < 2; i++)
-		z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
-			_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
-	return _mm512_add_ps(
-		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
-}
 
 /* Half of the columns, from v on. */
 VEC_INLINE void score_columns(const float *const q[HEADS], const float *const k[KEYS], int v,
@@ -293,6 +225,24 @@ static void outputs(struct lane *l, uint32_t heads, uint32_t n)
 	}
 }
 
+static void tile_scores(const struct kern_attention_args *a, const float *q, uint32_t heads,
+	const uint8_t *const *at, uint32_t n, const struct lane *l)
+{
+	if (attention_is_few(a, heads))
+		KERN_FN(attention_few_scores)(a->format, a->scale, q, heads, at, n, l);
+	else
+		scores(a, q, heads, at, n, l);
+}
+
+static void tile_outputs(const struct kern_attention_args *a, uint32_t heads,
+	const uint8_t *const *at, uint32_t n, struct lane *l)
+{
+	if (attention_is_few(a, heads))
+		KERN_FN(attention_few_outputs)(a->format, l, heads, at, n);
+	else
+		outputs(l, heads, n);
+}
+
 /* Heads h0 .. h0+heads-1 of one row. */
 static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h0, uint32_t heads,
 	struct lane *l)
@@ -309,13 +259,15 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 		l->sum[h] = 1.0f;
 	}
 	for (n = kern_keys_next(&k, KERN_KEY_TILE, at[0]); n; n = next, tile ^= 1) {
-		scores(a, q, heads, at[tile], n, l);
+		tile_scores(a, q, heads, at[tile], n, l);
 		for (uint32_t h = 0; h < heads; h++)
 			weigh(l, h, n);
 		next = kern_keys_next(&k, KERN_KEY_TILE, at[tile ^ 1]);
 		prefetch(at[tile ^ 1], MIN(next, 2u * KEYS), kern_kv_row_bytes(a->format));
-		outputs(l, heads, n);
+		tile_outputs(a, heads, at[tile], n, l);
 	}
+	if (attention_is_few(a, heads))
+		KERN_FN(attention_few_finish)(a->format, l, heads);
 	for (uint32_t h = 0; h < heads; h++) {
 		v16 sum = v16_set1(l->sum[h]);
 

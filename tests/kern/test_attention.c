@@ -153,10 +153,28 @@ static void check_attention(struct attention *x)
 	kt_same("in place", x->a.o, base, n * 4);
 }
 
+/* One row of every sequence, as in decode: kernels may take another path. */
+static void test_attention_of_lone_rows(void **state)
+{
+	static const uint32_t pos0[] = {0, 62, 127, 700, 2100}, len[] = {1, 1, 1, 1, 1};
+	static const uint32_t heads[] = {2, 4, 5, 8, 9, 12}, ks[] = {0, 1, 131};
+
+	for (size_t f = 0; f < ARRAY_LEN(KV); f++)
+		for (size_t h = 0; h < ARRAY_LEN(heads); h++) {
+			uint32_t k = ks[h % ARRAY_LEN(ks)];
+			struct attention x;
+
+			make_attention(
+				&x, ARRAY_LEN(pos0), pos0, len, heads[h], KV[f], k ? 4 : 128, k);
+			check_attention(&x);
+			kt_free_all();
+		}
+}
+
 static void test_attention_window_at_boundaries(void **state)
 {
 	static const uint32_t pos0[] = {0, 62, 126, 190, 500}, len[] = {2, 4, 4, 2, 1};
-	static const uint32_t heads[] = {1, 4, 7, 9};
+	static const uint32_t heads[] = {1, 3, 4, 5, 7, 8, 9};
 
 	for (size_t f = 0; f < ARRAY_LEN(KV); f++)
 		for (size_t h = 0; h < ARRAY_LEN(heads); h++) {
@@ -302,6 +320,7 @@ static void test_attention_refuses_missing_pages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_attention_of_lone_rows),
 		cmocka_unit_test(test_attention_window_at_boundaries),
 		cmocka_unit_test(test_attention_all_visible_entries),
 		cmocka_unit_test(test_attention_selected_entries),
