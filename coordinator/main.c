@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +25,13 @@
 #define LOG_TAG "main"
 #include "shm/log.h"
 
-/* The one line for the person who started it. */
+/* The one line for the person who started it. stderr does not block (log.h): wait a moment for room
+ * in a pipe, but not for a reader that has gone to sleep. */
 static int complain(const struct errbuf *err)
 {
+	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+	(void)poll(&p, 1, 1000);
 	fprintf(stderr, "heddled: %s\n", err->text);
 	return err->exit_code ? err->exit_code : EXIT_SOFTWARE_ERR;
 }
@@ -122,7 +127,6 @@ static void hold_signals(void)
 	sigaddset(&set, SIGHUP);
 	sigaddset(&set, SIGUSR1);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGPIPE, SIG_IGN);
 }
 
 /* What needs the rights we were started with, in the order that needs them. */
@@ -199,6 +203,10 @@ int main(int argc, char **argv)
 	struct errbuf err;
 	int code;
 
+	log_own_stderr();
+	/* a write that fails says so: EPIPE, EFBIG */
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);
 	if (opts_parse(argc, argv, &opts, &err) < 0)
 		return complain(&err);
 	if (opts.help) {

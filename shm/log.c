@@ -1,13 +1,28 @@
+#define _GNU_SOURCE
 #include "shm/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
+
+#define LOG_LINE 2304
+
+/* How a line is written without waiting. */
+enum log_way {
+	LOG_PLAIN,  /* a file, or a description of ours that is O_NONBLOCK */
+	LOG_SOCKET, /* send(2) can be told not to wait */
+	LOG_SHARED, /* a pipe or terminal whose flags are not ours to change */
+};
 
 /* The process's log is the one thing that is global: every module writes to it from anywhere. */
 static struct {
@@ -17,7 +32,9 @@ static struct {
 	enum conf_format format;
 	char who[32];
 	char path[CONF_STR_MAX];
-} log_state = {.fd = STDERR_FILENO, .format = CONF_FORMAT_TEXT, .who = "heddle"};
+	enum log_way way;
+	_Atomic uint64_t dropped; /* lines since the last that was written */
+} log_state = {.fd = STDERR_FILENO, .way = LOG_SHARED, .format = CONF_FORMAT_TEXT, .who = "heddle"};
 
 int log_level_now = CONF_LEVEL_INFO;
 
@@ -30,10 +47,43 @@ _Static_assert(CONF_LEVEL_ERROR == 0 && CONF_LEVEL_WARNING == 1 && CONF_LEVEL_NO
 		       ARRAY_LEN(level_priority) == ARRAY_LEN(level_names),
 	"level_priority follows CONF_LEVEL");
 
+static enum log_way way_of(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+	struct stat st;
+
+	if (fstat(fd, &st) < 0 || S_ISREG(st.st_mode))
+		return LOG_PLAIN;
+	if (S_ISSOCK(st.st_mode))
+		return LOG_SOCKET;
+	return flags >= 0 && flags & O_NONBLOCK ? LOG_PLAIN : LOG_SHARED;
+}
+
+void log_own_stderr(void)
+{
+	struct stat st;
+	int fd;
+
+	if (fstat(STDERR_FILENO, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode))) {
+		fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+		if (fd >= 0) { /* else another user's pipe, or no /proc: LOG_SHARED */
+			(void)!dup2(fd, STDERR_FILENO);
+			close(fd);
+		}
+	}
+	log_state.way = way_of(log_state.fd);
+}
+
 static int open_path(const char *path, struct errbuf *err)
 {
-	int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+	int fd =
+		open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
 
+	if (fd < 0 && errno == ENXIO)
+		return err_set(err, -ENXIO, EXIT_CONFIG_ERR,
+			"log.target: %s is a FIFO that nobody reads, or a socket: start its reader "
+			"first, or name a file",
+			path);
 	if (fd < 0)
 		return err_set(err, -errno, EXIT_NO_PERM, "log.target: cannot open %s: %s", path,
 			strerror(errno));
@@ -68,6 +118,7 @@ int log_open(const char *target, enum conf_level level, enum conf_format format,
 	if (use_syslog)
 		openlog(log_state.who, LOG_PID, LOG_DAEMON);
 	log_state.fd = fd;
+	log_state.way = way_of(fd);
 	log_state.use_syslog = use_syslog;
 	log_state.to_journal = fd == STDERR_FILENO && is_journal(fd);
 	log_state.format = format;
@@ -86,6 +137,7 @@ int log_reopen(struct errbuf *err)
 		return fd;
 	close(log_state.fd);
 	log_state.fd = fd;
+	log_state.way = way_of(fd);
 	return 0;
 }
 
@@ -131,13 +183,92 @@ static size_t json_escape(char *out, size_t cap, const char *in)
 	return n;
 }
 
-void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
+/*
+ * Of a pipe whose flags are shared. Linux before 6.4 knows no RWF_NOWAIT for pipes; then poll()
+ * promises room for PIPE_BUF bytes, unless another process writes at the same moment.
+ */
+static ssize_t write_shared(int fd, const char *line, size_t n)
 {
-	char text[1024], line[2304], escaped[2048], when[40];
+	struct iovec iov = {(void *)line, n};
+	struct pollfd p = {.fd = fd, .events = POLLOUT};
+	ssize_t done = pwritev2(fd, &iov, 1, -1, RWF_NOWAIT);
+
+	if (done >= 0 || errno == EAGAIN || errno == EPIPE)
+		return done;
+	if (poll(&p, 1, 0) != 1 || !(p.revents & POLLOUT)) {
+		errno = EAGAIN;
+		return -1;
+	}
+	return write(fd, line, n);
+}
+
+static bool write_line(const char *line, size_t n)
+{
+	ssize_t done;
+
+	switch (log_state.way) {
+	case LOG_SOCKET:
+		done = send(log_state.fd, line, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+		break;
+	case LOG_SHARED:
+		done = write_shared(log_state.fd, line, n);
+		break;
+	default:
+		done = write(log_state.fd, line, n);
+	}
+	return done >= 0;
+}
+
+/* One line, LOG_LINE bytes at most with its newline: less than PIPE_BUF, so never in parts. */
+static size_t make_line(char *line, enum conf_level level, const char *tag, const char *text)
+{
+	char escaped[2048], when[40];
 	struct timespec ts;
 	struct tm tm;
-	va_list ap;
 	int n;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	gmtime_r(&ts.tv_sec, &tm);
+	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
+	if (log_state.format == CONF_FORMAT_JSON) {
+		json_escape(escaped, sizeof(escaped), text);
+		n = snprintf(line, LOG_LINE,
+			"{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"process\":\"%s\",\"tag\":\"%"
+			"s\","
+			"\"message\":\"%s\"}\n",
+			when, ts.tv_nsec / 1000000, level_names[level], log_state.who, tag,
+			escaped);
+	} else if (log_state.to_journal) {
+		/* journald reads the level from the prefix and adds the time itself */
+		n = snprintf(line, LOG_LINE, "<%d>%s: %s: %s\n", level_priority[level],
+			log_state.who, tag, text);
+	} else {
+		n = snprintf(line, LOG_LINE, "%s.%03ldZ %s %s: %s: %s\n", when,
+			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, text);
+	}
+	return n > 0 ? MIN((size_t)n, LOG_LINE - 1u) : 0;
+}
+
+/* True when whoever reads knows of all lines dropped before. */
+static bool tell_dropped(void)
+{
+	uint64_t n = atomic_exchange(&log_state.dropped, 0);
+	char text[96], line[LOG_LINE];
+
+	if (n == 0)
+		return true;
+	snprintf(text, sizeof(text), "%llu lines before this one were lost: the log took no more",
+		(unsigned long long)n);
+	if (write_line(line, make_line(line, CONF_LEVEL_WARNING, "log", text)))
+		return true;
+	atomic_fetch_add(&log_state.dropped, n);
+	return false;
+}
+
+void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
+{
+	char text[1024], line[LOG_LINE];
+	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
@@ -147,27 +278,8 @@ void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
 		syslog(level_priority[level], "%s: %s", tag, text);
 		return;
 	}
-	clock_gettime(CLOCK_REALTIME, &ts);
-	gmtime_r(&ts.tv_sec, &tm);
-	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
-	if (log_state.format == CONF_FORMAT_JSON) {
-		json_escape(escaped, sizeof(escaped), text);
-		n = snprintf(line, sizeof(line),
-			"{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"process\":\"%s\",\"tag\":\"%"
-			"s\","
-			"\"message\":\"%s\"}\n",
-			when, ts.tv_nsec / 1000000, level_names[level], log_state.who, tag,
-			escaped);
-	} else if (log_state.to_journal) {
-		/* journald reads the level from the prefix and adds the time itself */
-		n = snprintf(line, sizeof(line), "<%d>%s: %s: %s\n", level_priority[level],
-			log_state.who, tag, text);
-	} else {
-		n = snprintf(line, sizeof(line), "%s.%03ldZ %s %s: %s: %s\n", when,
-			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, text);
-	}
 	if (log_state.follow && log_state.path[0])
 		follow_path();
-	if (n > 0 && write(log_state.fd, line, MIN((size_t)n, sizeof(line) - 1)) < 0)
-		return; /* nowhere left to say so */
+	if (!tell_dropped() || !write_line(line, make_line(line, level, tag, text)))
+		atomic_fetch_add(&log_state.dropped, 1);
 }

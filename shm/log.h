@@ -4,7 +4,10 @@
  *
  * Before log_open() lines go to stderr at level info. Every process logs to the same target: the
  * coordinator by log_open(), workers by the frozen configuration. Not thread-safe to reopen while
- * other threads log; writing a line is one write(2).
+ * other threads log; writing a line is one system call.
+ *
+ * Logging never waits for who reads: a line that a pipe, terminal or socket does not take at once,
+ * or a disk has no room for, is dropped and counted, and the first line after says how many were.
  */
 #ifndef SHM_LOG_H
 #define SHM_LOG_H
@@ -13,8 +16,16 @@
 #include "shm/util.h"
 
 /*
+ * At the start of the program, while it has the rights it was started with: makes a stderr that is
+ * a pipe, FIFO or terminal non-blocking, by an open file description of our own, as the inherited
+ * one is shared with whoever started us. Children get it from us.
+ */
+void log_own_stderr(void);
+
+/*
  * Opens target ("stderr", "syslog" or a path) at a level and format; `who` names the process in
- * every line ("heddled", "worker 3"). Returns 0 or -errno with err filled.
+ * every line ("heddled", "worker 3"). Returns 0 or -errno with err filled. Opening does not block:
+ * a FIFO that nobody reads is refused.
  */
 int log_open(const char *target, enum conf_level level, enum conf_format format, const char *who,
 	struct errbuf *err) MUST_CHECK;

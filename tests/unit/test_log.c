@@ -1,0 +1,304 @@
+/*
+ * A log line never waits: not for a pipe, terminal or socket that nobody reads, not for a FIFO to
+ * be opened, and a file that may not grow costs lines, not the process. Each case is a child whose
+ * stderr is the log, ended by an alarm where it blocks.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define LOG_TAG "test"
+#include "shm/log.h"
+
+#define LINES     5000 /* some hundred KB: more than a pipe or socket holds */
+#define PATIENCE  20   /* seconds until what blocks is a failure */
+#define LOST_TEXT " lines before this one were lost"
+
+static char dir[64];
+
+/* Runs f(arg) in a child; its exit code, or 128 + signal. */
+static pid_t start(int (*f)(void *arg), void *arg)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		alarm(PATIENCE);
+		_exit(f(arg));
+	}
+	return pid;
+}
+
+static int finish(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* All that is there, until nothing has come for a moment. */
+static char *drain(int fd)
+{
+	size_t cap = 4u << 20, n = 0;
+	char *all = malloc(cap);
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	assert_non_null(all);
+	while (poll(&p, 1, 0) == 1 && n + 1 < cap) {
+		ssize_t got = read(fd, all + n, cap - n - 1);
+
+		if (got <= 0)
+			break;
+		n += (size_t)got;
+	}
+	all[n] = '\0';
+	return all;
+}
+
+static unsigned count(const char *all, const char *what)
+{
+	unsigned n = 0;
+
+	for (const char *at = all; (at = strstr(at, what)); at++)
+		n++;
+	return n;
+}
+
+/* ---- nobody reads ---- */
+
+struct reader {
+	int theirs; /* becomes stderr */
+	int go;     /* a byte: the reader has read everything */
+	bool own;
+};
+
+static int write_too_much(void *arg)
+{
+	const struct reader *r = arg;
+	int flags = fcntl(r->theirs, F_GETFL);
+	char byte = 0;
+	int i;
+
+	if (dup2(r->theirs, STDERR_FILENO) < 0)
+		return 1;
+	if (r->own)
+		log_own_stderr();
+	if (log_open("stderr", CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", NULL) < 0)
+		return 2;
+	for (i = 0; i < LINES; i++)
+		log_info("line %d of many, padded so that a pipe is full before all are in", i);
+	if (fcntl(r->theirs, F_GETFL) != flags)
+		return 3; /* whoever shares it would not expect that */
+	if (write(r->go, &byte, 1) != 1 || read(r->go, &byte, 1) != 1)
+		return 4;
+	log_info("the reader is back");
+	log_info("and stays");
+	return 0;
+}
+
+static void run_unread(int mine, int theirs, bool own)
+{
+	int go[2];
+	struct reader r = {.theirs = theirs, .own = own};
+	unsigned got, lost;
+	char *before, *after, *at, byte;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, go), 0);
+	r.go = go[1];
+	pid = start(write_too_much, &r);
+	close(theirs);
+	close(go[1]);
+	if (read(go[0], &byte, 1) != 1)
+		fail_msg("the writer ended with %d", finish(pid));
+	before = drain(mine);
+	got = count(before, " of many");
+	assert_true(got > 0 && got < LINES);
+	assert_int_equal(write(go[0], &byte, 1), 1);
+	assert_int_equal(finish(pid), 0);
+	after = drain(mine);
+	at = strstr(after, LOST_TEXT);
+	assert_non_null(at);
+	while (at > after && at[-1] >= '0' && at[-1] <= '9')
+		at--;
+	lost = (unsigned)strtoul(at, NULL, 10);
+	assert_int_equal(got + lost, LINES);
+	assert_int_equal(count(after, LOST_TEXT), 1);
+	assert_true(strstr(after, "the reader is back") > at);
+	assert_non_null(strstr(after, "and stays"));
+	free(before);
+	free(after);
+	close(go[0]);
+	close(mine);
+}
+
+static void test_pipe_that_nobody_reads_does_not_block(void **state)
+{
+	int fds[2];
+
+	(void)state;
+	for (int own = 0; own < 2; own++) {
+		assert_int_equal(pipe(fds), 0);
+		run_unread(fds[0], fds[1], own);
+	}
+}
+
+static void test_socket_that_nobody_reads_does_not_block(void **state)
+{
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+	run_unread(fds[0], fds[1], true);
+}
+
+static int write_to_nobody(void *arg)
+{
+	const struct reader *r = arg;
+
+	signal(SIGPIPE, SIG_IGN);
+	if (dup2(r->theirs, STDERR_FILENO) < 0)
+		return 1;
+	if (log_open("stderr", CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", NULL) < 0)
+		return 2;
+	log_info("into the void");
+	return 0;
+}
+
+static void test_reader_that_has_gone_is_no_error(void **state)
+{
+	struct reader r = {0};
+	int fds[2];
+
+	(void)state;
+	assert_int_equal(pipe(fds), 0);
+	r.theirs = fds[1];
+	close(fds[0]);
+	assert_int_equal(finish(start(write_to_nobody, &r)), 0);
+	close(fds[1]);
+}
+
+/* ---- a FIFO as log.target ---- */
+
+static int open_fifo(void *arg)
+{
+	struct errbuf err = {0};
+	int r = log_open(arg, CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", &err);
+
+	if (r == 0)
+		return 1;
+	if (err.exit_code != EXIT_CONFIG_ERR || !strstr(err.text, "log.target: ") ||
+		!strstr(err.text, arg) || !strstr(err.text, "FIFO"))
+		return 2;
+	return 0;
+}
+
+static int fill_fifo(void *arg)
+{
+	if (log_open(arg, CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", NULL) < 0)
+		return 1;
+	for (int i = 0; i < LINES; i++)
+		log_info("line %d of many", i);
+	return log_reopen(NULL) < 0;
+}
+
+static void test_fifo_is_refused_without_a_reader_and_never_blocks(void **state)
+{
+	char path[96], *all;
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/fifo", dir);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(finish(start(open_fifo, path)), 0);
+	fd = open(path, O_RDONLY | O_NONBLOCK);
+	assert_true(fd >= 0);
+	assert_int_equal(finish(start(fill_fifo, path)), 0);
+	all = drain(fd);
+	assert_non_null(strstr(all, "line 0 of many"));
+	free(all);
+	close(fd);
+	unlink(path);
+}
+
+/* ---- a file that may not grow ---- */
+
+static int outgrow(void *arg)
+{
+	struct rlimit limit = {.rlim_cur = 400, .rlim_max = RLIM_INFINITY};
+
+	signal(SIGXFSZ, SIG_IGN);
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_max != RLIM_INFINITY)
+		return 1;
+	limit.rlim_cur = 400;
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0 ||
+		log_open(arg, CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", NULL) < 0)
+		return 2;
+	for (int i = 0; i < 20; i++)
+		log_info("a line of a file that may have 400 bytes, which is number %d", i);
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
+		return 3;
+	log_info("room again");
+	return 0;
+}
+
+static void test_file_that_may_not_grow_costs_lines_only(void **state)
+{
+	char path[96], *all;
+	int fd;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/log", dir);
+	assert_int_equal(finish(start(outgrow, path)), 0);
+	fd = open(path, O_RDONLY);
+	assert_true(fd >= 0);
+	all = drain(fd);
+	assert_non_null(strstr(all, "number 0"));
+	assert_null(strstr(all, "number 19"));
+	assert_non_null(strstr(all, LOST_TEXT));
+	assert_non_null(strstr(all, "room again"));
+	free(all);
+	close(fd);
+	unlink(path);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	snprintf(dir, sizeof(dir), "/tmp/heddle-log-XXXXXX");
+	return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	return rmdir(dir);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pipe_that_nobody_reads_does_not_block),
+		cmocka_unit_test(test_socket_that_nobody_reads_does_not_block),
+		cmocka_unit_test(test_reader_that_has_gone_is_no_error),
+		cmocka_unit_test(test_fifo_is_refused_without_a_reader_and_never_blocks),
+		cmocka_unit_test(test_file_that_may_not_grow_costs_lines_only),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
