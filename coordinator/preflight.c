@@ -10,24 +10,32 @@
 
 #include "shm/seg.h"
 
+static int no_memfd(int error, struct errbuf *err)
+{
+	return err_set(err, error, EXIT_OS_ERR, "memfd_create: %s%s", strerror(-error),
+		error == -EFBIG ? " (ulimit -f: shared memory counts as files)" : "");
+}
+
 int preflight_start(
 	struct preflight *p, const char *worker_path, const struct conf *conf, struct errbuf *err)
 {
 	char fd_text[16];
 	char *argv[] = {"heddle-worker", "--check", "--conf-fd", fd_text, NULL};
-	struct spawn_fd fd = {
-		.fd = spawn_memfd("heddle-conf", conf, sizeof(*conf)), .as = SEG_FD_COORD};
+	struct spawn_fd fd = {.as = SEG_FD_COORD};
 	struct spawn_args args = {
 		.path = worker_path, .argv = argv, .fds = &fd, .fd_n = 1, .output_fd = -1};
 	int r;
 
+	r = spawn_check_files((uint32_t)conf->fabric_workers, err);
+	if (r < 0)
+		return r;
+	fd.fd = spawn_memfd("heddle-conf", conf, sizeof(*conf));
 	if (fd.fd < 0)
-		return err_set(err, fd.fd, EXIT_OS_ERR, "memfd_create: %s", strerror(-fd.fd));
+		return no_memfd(fd.fd, err);
 	p->output_fd = spawn_memfd("heddle-check", "", 0);
 	if (p->output_fd < 0) {
 		close(fd.fd);
-		return err_set(err, p->output_fd, EXIT_OS_ERR, "memfd_create: %s",
-			strerror(-p->output_fd));
+		return no_memfd(p->output_fd, err);
 	}
 	args.output_fd = p->output_fd;
 	snprintf(fd_text, sizeof(fd_text), "%d", fd.as);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,22 @@ enum spawn_stage { STAGE_SETUP, STAGE_FDS, STAGE_EXEC };
 struct spawn_failure {
 	int stage, error;
 };
+
+/* Beyond the numbers that children use: a segment and a pidfd for each worker, bell, preflight. */
+int spawn_check_files(uint32_t workers, struct errbuf *err)
+{
+	rlim_t need = SEG_FD__END + 2 * (rlim_t)workers + 8;
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur >= need)
+		return 0;
+	return err_set(err, -EMFILE, EXIT_OS_ERR,
+		"the limit of open files is %llu (ulimit -n, LimitNOFILE=): %llu are needed with "
+		"%u "
+		"worker%s, and one more for each connection",
+		(unsigned long long)files.rlim_cur, (unsigned long long)need, workers,
+		workers == 1 ? "" : "s");
+}
 
 int spawn_high_fd(int fd)
 {

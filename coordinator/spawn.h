@@ -45,6 +45,9 @@ int spawn_reap(const struct spawn_child *child, int *ret_status) MUST_CHECK;
 /* "exit code 65", "signal 9 (Killed)", by a wait status. */
 const char *spawn_status_text(int status, char buf[64]);
 
+/* Refuses (exit code 71) a limit of open files with which these workers could not be started. */
+int spawn_check_files(uint32_t workers, struct errbuf *err) MUST_CHECK;
+
 /* Moves fd out of the way of the numbers children use; closes the old one. -errno. */
 int spawn_high_fd(int fd) MUST_CHECK;
 

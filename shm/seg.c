@@ -296,8 +296,9 @@ int seg_create(struct seg *seg, enum seg_kind kind, uint32_t rank, const struct 
 	seg->fd = open_memfd(mine ? "heddle-coord" : "heddle-worker");
 	r = seg->fd < 0 ? seg->fd : fill_new(seg, mine ? conf : NULL);
 	if (r < 0) {
-		(void)err_set(err, r, EXIT_OS_ERR, "cannot make a segment of %llu bytes: %s",
-			(unsigned long long)seg->hdr.bytes, strerror(-r));
+		(void)err_set(err, r, EXIT_OS_ERR, "cannot make a segment of %llu bytes: %s%s",
+			(unsigned long long)seg->hdr.bytes, strerror(-r),
+			r == -EFBIG ? " (ulimit -f: shared memory counts as files)" : "");
 		goto failed;
 	}
 	r = map_all(seg, mine, err);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "shm/log.h"
 #include "worker/conf_sane.h"
 #include "worker/rank.h"
 #include "worker/serve.h"
@@ -116,6 +117,7 @@ static int check(int conf_fd)
 	uint32_t world;
 	int ret;
 
+	signal(SIGXFSZ, SIG_IGN);
 	ret = conf_read_fd(conf_fd, &conf, &err);
 	if (ret == 0) {
 		world = conf.fabric_workers == CONF_AUTO ? 1 : (uint32_t)conf.fabric_workers;
@@ -128,15 +130,21 @@ static int check(int conf_fd)
 }
 
 /*
- * The worker's life is heddled's to end, by MSG_STOP or SIGKILL: what a terminal or systemd sends
- * to the whole group must not end it before heddled has drained.
+ * The worker's life is heddled's to end, by MSG_STOP or SIGKILL: what a terminal, systemd or a
+ * stray kill sends must not end or stop it. Left alone are faults, abort(), the CPU limit that
+ * somebody set, and what cannot be ignored. SIGXFSZ and SIGPIPE become errors of the writes that
+ * cause them.
  */
 static void leave_signals_to_heddled(void)
 {
-	static const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+	static const int kept[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS,
+		SIGXCPU, SIGCHLD, SIGCONT};
+	int i;
 
-	for (size_t i = 0; i < ARRAY_LEN(ignored); i++)
-		signal(ignored[i], SIG_IGN);
+	for (i = 1; i <= SIGRTMAX; i++)
+		signal(i, SIG_IGN); /* KILL, STOP and libc's own refuse: fine */
+	for (i = 0; i < (int)ARRAY_LEN(kept); i++)
+		signal(kept[i], SIG_DFL);
 }
 
 static int misused(void)
@@ -173,5 +181,6 @@ int main(int argc, char **argv)
 		a.serve.rank >= a.serve.world)
 		return misused();
 	leave_signals_to_heddled();
+	log_own_stderr();
 	return serve_run(&a.serve);
 }

@@ -268,3 +268,97 @@ background()
 @test "a user that does not exist is 78" {
 	refused 78 'no user nonesuch' -c "$D/heddle.ini" -s daemon.user=nonesuch
 }
+
+# ---- what the log is written to
+
+# drain_fifo: reads what is in the FIFO $D/fifo by now into $D/log
+drain_fifo()
+{
+	timeout 1 cat <&8 >>"$D/log" || true
+}
+
+@test "stderr is a pipe that nobody reads: it serves, reloads and stops, and says what was lost" {
+	mkfifo "$D/fifo"
+	exec 8<>"$D/fifo" # holds the reading side open, unread
+	"$HEDDLE_BUILDDIR/heddled" -f -c "$D/heddle.ini" -s log.level=debug 2>"$D/fifo" >/dev/null 3>&- 8>&- &
+	PID=$!
+	until_true health_is 200
+	timeout 2 yes "a line of somebody else, who shares the pipe" >"$D/fifo" || true # until it is full
+	ask 3
+	same "$http" 200
+	kill -HUP "$PID"
+	ask 3
+	same "$http" 200
+	drain_fifo
+	ask 3
+	until_true eval 'drain_fifo; log_says "[0-9][0-9]* lines before this one were lost"'
+	timeout 2 yes "a line of somebody else, who shares the pipe" >"$D/fifo" || true
+	kill -TERM "$PID"
+	left 0
+	[ ! -e "$SOCKET" ]
+	exec 8>&-
+}
+
+@test "log.target is a FIFO: without a reader it is 78 at once, with one it serves" {
+	mkfifo "$D/fifo"
+	refused 78 "log.target: $D/fifo is a FIFO that nobody reads" -c "$D/heddle.ini" -s log.target="$D/fifo"
+	[ ! -e "$SOCKET" ]
+	exec 8<>"$D/fifo"
+	daemon_spawn -s log.target="$D/fifo"
+	until_true health_is 200
+	kill -TERM "$PID"
+	left 0
+	drain_fifo
+	log_says 'stopped'
+	exec 8>&-
+}
+
+@test "a log that may not grow (ulimit -f) does not end it" {
+	truncate -s 64M "$D/big"
+	(
+		ulimit -S -f 65536 # the segments are files too
+		exec "$HEDDLE_BUILDDIR/heddled" -f -c "$D/heddle.ini" -s log.level=debug -s log.target="$D/big" \
+			2>"$D/log" 3>&-
+	) &
+	PID=$!
+	until_true eval 'health_is 200 || ! kill -0 "$PID"'
+	kill -0 "$PID"
+	ask 3
+	same "$http" 200
+	same "$(stat -c %s "$D/big")" $((64 << 20))
+	mv "$D/big" "$D/log"
+	kill -USR1 "$PID"
+	until_true log_in "$D/big" 'lines before this one were lost'
+	kill -TERM "$PID"
+	left 0
+}
+
+log_in()
+{
+	grep -qs -- "$2" "$1"
+}
+
+@test "a file size limit that shared memory does not fit into is 71 and named" {
+	ulimit -S -f 4
+	refused 71 'ulimit -f' -c "$D/heddle.ini"
+	[ ! -e "$SOCKET" ]
+}
+
+@test "too few open files are 71, and the line says how many are needed" {
+	for n in 24 40 64 76; do
+		(
+			ulimit -n $n
+			refused 71 "the limit of open files is $n (ulimit -n, LimitNOFILE=): 81 are needed with 2 workers" \
+				-c "$D/heddle.ini" -s fabric.workers=2
+		)
+	done
+	[ ! -e "$SOCKET" ]
+	(
+		ulimit -n 64
+		refused 71 "the limit of open files is 64" -t -c "$D/heddle.ini"
+	)
+	ulimit -n 81
+	daemon_start -s fabric.workers=2
+	ask 3
+	same "$http" 200
+}

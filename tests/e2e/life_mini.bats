@@ -99,6 +99,21 @@ long_prompts()
 	return 1
 }
 
+@test "signals that go astray to a worker change nothing" {
+	daemon_start -s fabric.workers=2
+	ask_behind 300
+	for s in HUP INT QUIT PIPE ALRM TERM USR1 USR2 STKFLT URG TSTP TTIN TTOU XFSZ VTALRM PROF WINCH IO \
+		PWR RTMIN RTMAX-1 RTMAX; do
+		kill -s $s $(workers_of "$PID")
+	done
+	until_true test -f "$D/asked"
+	grep -q '^200 ' "$D/asked"
+	greedy
+	log_says 'all 2 workers are ready (generation 1)'
+	same "$(workers_of "$PID" | wc -w)" 2
+	same "$(grep -c 'generation 2' "$D/log")" 0
+}
+
 @test "SIGTERM lets a real request finish and the workers leave by themselves" {
 	daemon_start -s fabric.workers=2 -s log.level=debug
 	ask_behind 100
