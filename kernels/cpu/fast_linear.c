@@ -51,12 +51,20 @@ static void fast_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 	}
 }
 
+/* What a multiply-add costs here: of few rows, as much as its weight takes to arrive. */
+static size_t cost_of(const struct fast_job *j, const struct kern_weight *w)
+{
+	if (j->rows > VEC_MR)
+		return 1;
+	return w->dtype == KERN_F32 ? 4 : w->dtype == KERN_BF16 || w->dtype == KERN_F16 ? 2 : 1;
+}
+
 static void run_job(struct fast_job *j, struct kern_cpu_ctx *c)
 {
 	size_t work = 0, least = SIZE_MAX;
 
 	for (uint32_t k = 0; k < j->n; k++) {
-		work += (size_t)j->rows * j->out[k].w->n * j->out[k].w->k;
+		work += (size_t)j->rows * j->out[k].w->n * j->out[k].w->k * cost_of(j, j->out[k].w);
 		least = MIN(least, DIV_UP(j->out[k].w->n, KERN_GROUP * VEC_NV));
 	}
 	j->by_rows = j->rows >= 2 * VEC_MR * c->n && least < 4 * c->n;

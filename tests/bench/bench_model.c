@@ -9,9 +9,12 @@
  *to read (op_count.h). The floor of an op is the same of its own flops, and of its bytes at the
  *step's rate.
  */
+#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "coordinator/conf.h"
 #include "shm/clock.h"
@@ -235,6 +238,62 @@ static void fill_batch(struct bench *b, uint32_t context)
 	free(blob);
 }
 
+/* ---- memory -------------------------------------------------------------------------------------
+ */
+
+static double resident_bytes(void)
+{
+	unsigned long all = 0, resident = 0;
+	FILE *f = fopen("/proc/self/statm", "re");
+
+	if (!f || fscanf(f, "%lu %lu", &all, &resident) != 2)
+		resident = 0;
+	if (f)
+		fclose(f);
+	return (double)resident * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* Of the page pools: what prompts are allowed to add. */
+static double resident_pool_bytes(const struct rank *r)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 0;
+
+	for (int k = 0; k < POOL__COUNT; k++) {
+		const struct pool *p = &r->pools.pool[k];
+		size_t pages = DIV_UP(p->layers * p->layer_bytes, page);
+		unsigned char *in = malloc(pages + 1);
+
+		if (p->base && in && mincore(p->base, p->layers * p->layer_bytes, in) == 0)
+			for (size_t i = 0; i < pages; i++)
+				n += in[i] & 1;
+		free(in);
+	}
+	return (double)n * (double)page;
+}
+
+/* Memory of the process besides pages, after prompts of several lengths, beside the shortest. */
+static void report_memory(struct bench *b)
+{
+	static const uint32_t lengths[] = {2048, 8192, 32768};
+	double first = 0, now;
+	char what[64];
+
+	for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+		harness_drop(b->h, 0);
+		harness_feed(b->h, 0, b->tokens, lengths[i], 0, NULL);
+		now = resident_bytes() - resident_pool_bytes(b->h->ranks[0]);
+		first = i ? first : now;
+		snprintf(what, sizeof(what), "memory besides pages, after a prompt of %uk",
+			lengths[i] / 1024);
+		report_add(&b->report, &(struct report_row){.what = what,
+					       .value = now / 0x1p20,
+					       .unit = "MiB",
+					       .beside = i ? "after 2k" : NULL,
+					       .beside_value = first / 0x1p20,
+					       .most = i ? 1.02 : 0});
+	}
+}
+
 static void report_rates(struct bench *b)
 {
 	static const struct {
@@ -289,6 +348,7 @@ int main(int argc, char **argv)
 	}
 	b->h = open_model(threads);
 	report_open(&b->report, "model", "A step of the bundled model, beside its floor");
+	report_memory(b);
 	report_rates(b);
 	run_all(b);
 	harness_close(b->h);
