@@ -4,6 +4,7 @@
  *
  *	bench_load [DIR]	makes the checkpoint in DIR and leaves it there, or takes the one
  *				that lies there; without, in $TMPDIR or here, and removes it
+ *	bench_load --make DIR	makes it and measures nothing
  *
  * Every run is a process of its own with fresh memory, which both sides must have from the kernel;
  * they take turns. Reading: the best of read() in blocks of 4 MiB by one and by two threads, and of
@@ -320,8 +321,10 @@ int main(int argc, char **argv)
 	struct errbuf err = {0};
 	struct report rep;
 	struct ckpt *ck;
-	bool made;
+	bool made, only = argc == 3 && strcmp(argv[1], "--make") == 0;
 
+	if (only)
+		f.dir = argv[2];
 	snprintf(dir, sizeof(dir), "%s/heddle-bench-load.%d", tmp ? tmp : ".", (int)getpid());
 	if (checkpoint_make(f.dir, &made, &err) < 0 || ckpt_open(f.dir, &ck, &err) < 0) {
 		printf("skipped: %s\n", err.text);
@@ -330,6 +333,8 @@ int main(int argc, char **argv)
 	}
 	list_files(&f, ck);
 	ckpt_close(ck);
+	if (only)
+		return 0;
 	report_open(
 		&rep, "load", "Loading a checkpoint of 2 GB beside reading its files into memory");
 	measure(&rep, &f, true);

@@ -24,13 +24,9 @@ its figures include HTTP. The tokens of both are compared: greedy, the same mode
 """
 import argparse
 import contextlib
-import http.client
 import json
 import os
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -54,6 +50,7 @@ except ImportError as missing:
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
 import weights  # noqa: E402
+from heddle_here import Heddle, Report  # noqa: E402
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # transformers renames an argument
 hf_logging.set_verbosity_error()
@@ -138,91 +135,6 @@ class Transformers:
         return first - start, time.perf_counter() - first, tokens
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("heddle")
-        self.path = path
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(self.path)
-
-
-class Heddle:
-    """A heddled with its workers, started on entry and ended on exit."""
-
-    def __init__(self, args, workers):
-        self.args, self.workers = args, workers
-
-    def __enter__(self):
-        self.directory = tempfile.TemporaryDirectory()
-        d, threads = self.directory.name, max(1, self.args.threads // self.workers)
-        self.socket = d + "/h.sock"
-        env = dict(os.environ, HEDDLE_WORKER=f"{self.args.build}/heddle-worker")
-        settings = (f"model.path={self.args.model}", f"listen.socket={self.socket}", f"daemon.pidfile={d}/pid",
-                    f"fabric.workers={self.workers}", f"fabric.threads={threads}", f"log.target={d}/log")
-        subprocess.run([f"{self.args.build}/heddled", *(x for s in settings for x in ("-s", s))], env=env, check=True)
-        self.pid = int(open(d + "/pid").read())
-        return self
-
-    def __exit__(self, *_):
-        os.kill(self.pid, signal.SIGTERM)
-        while os.path.exists(f"/proc/{self.pid}"):
-            time.sleep(0.02)
-        self.directory.cleanup()
-
-    def time(self, ids, new):
-        """As Transformers.time: (seconds to the first token, seconds for the others, tokens)."""
-        body = json.dumps(dict(prompt=ids, max_tokens=new, temperature=0, ignore_eos=True, stream=True,
-                               return_token_ids=True))
-        c = UnixConnection(self.socket)
-        start = time.perf_counter()
-        c.request("POST", "/v1/completions", body, {"content-type": "application/json"})
-        r = c.getresponse()
-        if r.status != 200:
-            sys.exit(f"heddled: {r.status} {r.read()!r}")
-        first, tokens = None, []
-        for line in r:
-            if not line.startswith(b"data: ") or b"[DONE]" in line:
-                continue
-            got = json.loads(line[6:])["choices"][0].get("token_ids") or []
-            if got and first is None:
-                first = time.perf_counter()
-            tokens += got
-        end = time.perf_counter()
-        if len(tokens) != new:
-            sys.exit(f"heddled: {len(tokens)} tokens where {new} were asked for")
-        return first - start, end - first, tokens
-
-
-class Report:
-    """The table and the JSON of tests/bench/report.h."""
-
-    def __init__(self, name, title):
-        self.name, self.rows = name, []
-        print(f"\n{title}\n\n{'':44} {'value':>12} {'':9} {'ratio':>9}  {'target':10}", flush=True)
-
-    def add(self, what, value, unit, beside=None, beside_value=None, least=0):
-        judged = value / beside_value if beside else value
-        row = dict(what=what, value=value, unit=unit)
-        if beside:
-            row |= dict(beside=beside, beside_value=beside_value, ratio=judged)
-        if least:
-            row |= dict(least=least, met=judged >= least)
-        self.rows.append(row)
-        print(f"{what:44} {value:12.4g} {unit:9} {f'{judged:.2f}' if beside else '':>9}  "
-              f"{f'>= {least}' if least else '':10}{'' if row.get('met', True) else ' MISSED'}"
-              f"{f'  of {beside}' if beside else ''}", flush=True)
-
-    def close(self):
-        missed = sum(not r.get("met", True) for r in self.rows)
-        if missed:
-            print(f"{missed} of {len(self.rows)} rows miss their target")
-        if os.environ.get("HEDDLE_BENCH_DIR"):
-            with open(f"{os.environ['HEDDLE_BENCH_DIR']}/{self.name}.json", "w") as f:
-                json.dump(dict(bench=self.name, rows=self.rows), f, indent=1)
-
-
 def rates(ran, context, new):
     return dict(prefill=context / ran[0], decode=(new - 1) / ran[1])
 
@@ -265,7 +177,7 @@ def measure(report, args, ours, theirs, context, new, source):
     for h in ours:
         for phase in ("prefill", "decode"):
             for s in dict.fromkeys((fastest[phase], DEFAULT)):
-                report.add(f"{phase}, {context} tokens, {h.workers} x {max(1, args.threads // h.workers)} threads",
+                report.add(f"{phase}, {context} tokens, {h.workers} x {h.threads} threads",
                            middle[h][phase], "tokens/s", say_setting(s), middle[s][phase],
                            LEAST.get((context, phase), 0))
     report.add(f"first of {new} tokens that agree, {context} tokens", min(same), "tokens", least=1)
@@ -291,7 +203,7 @@ def main():
     with tempfile.TemporaryDirectory() as d, contextlib.ExitStack() as stack:
         theirs = Transformers(args.model, d)
         print(f"  SDPA: {theirs.refusal_of_sdpa() or 'taken by this version, not measured'}")
-        ours = [stack.enter_context(Heddle(args, int(w))) for w in args.workers.split(",")]
+        ours = [stack.enter_context(Heddle(args.build, args.model, int(w), max(1, args.threads // int(w)))) for w in args.workers.split(",")]
         for context, new in CONTEXTS:
             measure(report, args, ours, theirs, context, new, prompts(context, vocab))
     report.close()
