@@ -48,13 +48,23 @@ static const char *api_health_name(enum engine_health health)
 	return "unknown";
 }
 
+/* "reason": why the workers are not there, when they were. */
+static void api_add_reason(const struct api *api, json_t *answer)
+{
+	const char *reason = engine_reason(api->engine);
+
+	if (answer && reason[0])
+		json_object_set_new(answer, "reason", json_string(reason));
+}
+
 void api_health(struct api *api, struct http_exchange *x, const char *rest)
 {
 	enum engine_health health = engine_health(api->engine);
+	json_t *answer = json_pack("{s:s}", "status", api_health_name(health));
 
 	(void)rest;
-	api_respond_json(x, health == ENGINE_READY ? 200 : 503,
-		json_pack("{s:s}", "status", api_health_name(health)));
+	api_add_reason(api, answer);
+	api_respond_json(x, health == ENGINE_READY ? 200 : 503, answer);
 }
 
 /* conf_each(): {"section": {"key": "value"}} */
@@ -83,6 +93,7 @@ void api_status(struct api *api, struct http_exchange *x, const char *rest)
 		api->files.name, "health", api_health_name(health), "uptime_seconds",
 		(double)(mono_now() - api->started_ns) / (double)NS_PER_S, "requests",
 		(int)api->task_n, "configuration", configuration);
+	api_add_reason(api, status);
 	if (status && engine_status_json(api->engine, status)) {
 		json_decref(status);
 		status = NULL;

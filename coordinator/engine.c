@@ -20,7 +20,8 @@ void engine_end(struct engine *e, struct engine_seq *seq, enum engine_finish rea
 	int http_status, const char *text)
 {
 	if (reason == ENGINE_FAILED)
-		log_info("request %s: failed with %d after %llu tokens: %s", seq->id, http_status,
+		log_at(http_status == 500 ? CONF_LEVEL_ERROR : CONF_LEVEL_INFO,
+			"request %s: failed with %d after %llu tokens: %s", seq->id, http_status,
 			(unsigned long long)seq->q.generated, text);
 	else
 		log_debug("request %s: %llu prompt tokens, %llu generated", seq->id,
@@ -53,8 +54,8 @@ static int check_request(
 
 	if (e->draining)
 		return err_set(err, -ESHUTDOWN, 0, "the server is shutting down");
-	if (e->sup.state == SUP_FAILED)
-		return err_set(err, -ESHUTDOWN, 0, "the workers are gone: %s", e->lost_why);
+	if (engine_health(e) == ENGINE_FAILED_FOR_GOOD)
+		return err_set(err, -ESHUTDOWN, 0, "the workers have failed: %s", engine_reason(e));
 	if (e->limits.vocab == 0)
 		return err_set(err, -ESHUTDOWN, 0, "the model is still loading; try again soon");
 	if (req->prompt_len == 0)
@@ -169,6 +170,10 @@ static enum engine_health health_of(const struct engine *e)
 	case SUP_FAILED:
 	case SUP_STOPPED:
 		return ENGINE_FAILED_FOR_GOOD;
+	case SUP_TEARDOWN:
+		if (e->sup.ever_ready && !sup_restarts(&e->sup))
+			return ENGINE_FAILED_FOR_GOOD;
+		/* fall through */
 	default:
 		return e->sup.ever_ready ? ENGINE_RESTARTING : ENGINE_STARTING;
 	}
@@ -177,6 +182,13 @@ static enum engine_health health_of(const struct engine *e)
 enum engine_health engine_health(const struct engine *e)
 {
 	return health_of(e);
+}
+
+const char *engine_reason(const struct engine *e)
+{
+	enum engine_health health = health_of(e);
+
+	return health == ENGINE_RESTARTING || health == ENGINE_FAILED_FOR_GOOD ? e->sup.why : "";
 }
 
 static void tell_health(struct engine *e, const char *why)
@@ -223,13 +235,17 @@ static void fail_waiting(struct engine *e, const char *why)
 static void on_state(void *user, enum sup_state state, const char *why)
 {
 	struct engine *e = user;
+	char text[640];
 
 	if (state == SUP_FAILED || state == SUP_STOPPING) {
-		snprintf(e->lost_why, sizeof(e->lost_why), "%s", why);
-		fail_waiting(e, state == SUP_FAILED ? "the workers are gone for good"
-						    : "the server is shutting down");
+		snprintf(text, sizeof(text), "%s%s",
+			e->draining ? "the server is shutting down" : "the workers have failed: ",
+			e->draining ? "" : why);
+		fail_waiting(e, text);
 	}
-	tell_health(e, why);
+	/* a refusal before the first READY ends the program, which says it */
+	if (state != SUP_FAILED || e->sup.ever_ready)
+		tell_health(e, why);
 	loop_again(e->loop);
 }
 
@@ -333,6 +349,7 @@ int engine_start(struct engine *e, struct errbuf *err)
 void engine_drain(struct engine *e, void (*on_idle)(void *user), void *user)
 {
 	e->draining = true;
+	sup_drain(&e->sup);
 	e->on_idle = on_idle;
 	e->idle_user = user;
 	tell_health(e, "");

@@ -99,6 +99,9 @@ enum engine_health {
 	ENGINE_DRAINING
 };
 enum engine_health engine_health(const struct engine *e);
+/* Why the workers were lost while it is RESTARTING or FAILED_FOR_GOOD: one sentence, fit for
+ * clients; else "". */
+const char *engine_reason(const struct engine *e);
 
 /*
  * Writes the members "workers", "queue", "cache", "ring", "scheduler" of /status into a JSON object

@@ -211,7 +211,7 @@ const char *job_unready(const struct api *api, const char **ret_code)
 		return "heddle is shutting down";
 	}
 	if (health == ENGINE_FAILED_FOR_GOOD)
-		return "the workers have failed";
+		return engine_reason(api->engine);
 	return engine_limits(api->engine).max_context ? NULL : "the workers are still starting";
 }
 

@@ -82,8 +82,9 @@ static void worker_ended(struct sup *s, uint32_t rank, struct sup_worker *w)
 	/* One that leaves without a word leaves because of another, whose end may come to light
 	 * later. */
 	if (!(WIFEXITED(w->status) && !error.text[0] && sup_first_failed(s, why, sizeof(why))))
-		snprintf(why, sizeof(why), "worker %u (pid %d) ended by %s%s%.250s", rank,
-			(int)w->child.pid, how, error.text[0] ? ": " : "", error.text);
+		snprintf(why, sizeof(why), "worker %u ended by %s%s%.250s", rank, how,
+			error.text[0] ? ": " : "", error.text);
+	log_info("worker %u: pid %d ended by %s", rank, (int)w->child.pid, how);
 	sup_down(s, why);
 }
 
@@ -227,7 +228,8 @@ static void start_group(struct sup *s)
 		sup_down(s, err.text);
 		return;
 	}
-	sup_touch(s); /* starting the last may have taken long, and is not the first one's silence */
+	sup_touch(
+		s); /* starting the last may have taken long, and is not the first one's silence */
 	s->watch_due_ns = mono_now();
 	loop_timer_set(s->loop, &s->timer, s->watch_due_ns);
 	arm_and_look(s);
@@ -263,6 +265,8 @@ void sup_down(struct sup *s, const char *why)
 	if (s->state != SUP_STARTING && s->state != SUP_READY)
 		return;
 	snprintf(s->why, sizeof(s->why), "%s", why);
+	if (s->draining)
+		log_warn("%s; shutting down", s->why); /* else what follows says it */
 	loop_timer_stop(s->loop, &s->timer);
 	s->state = SUP_TEARDOWN; /* first: what follows must not come back here */
 	if (was_ready)
@@ -290,6 +294,27 @@ static void back_off(struct sup *s)
 	loop_timer_set(s->loop, &s->timer, mono_now() + delay);
 }
 
+bool sup_restarts(const struct sup *s)
+{
+	return !s->draining && !s->stop_wanted && s->failures < s->max_restarts;
+}
+
+static void give_up(struct sup *s)
+{
+	char text[600], why[sizeof(s->why)];
+
+	snprintf(why, sizeof(why), "%.400s; giving up after %lld restarts (fabric.max_restarts)",
+		s->why, (long long)s->max_restarts);
+	memcpy(s->why, why, sizeof(why));
+	if (s->ever_ready) {
+		log_err("%s", s->why);
+		set_state(s, SUP_FAILED, s->why);
+		return;
+	}
+	snprintf(text, sizeof(text), "the workers never became ready: %s", s->why);
+	refuse(s, EXIT_UNAVAILABLE_ERR, text);
+}
+
 /* Nobody lives and nothing is watched: close the segments and decide what follows. */
 static void group_gone(struct sup *s)
 {
@@ -307,17 +332,16 @@ static void group_gone(struct sup *s)
 		refuse(s, code, text);
 		return;
 	}
-	if (++s->failures <= s->max_restarts) {
+	if (sup_restarts(s)) {
+		s->failures++;
 		back_off(s);
 		return;
 	}
-	log_err("%s; giving up after %lld restarts", s->why, (long long)s->max_restarts);
-	if (s->ever_ready) {
+	if (s->draining) {
 		set_state(s, SUP_FAILED, s->why);
 		return;
 	}
-	snprintf(text, sizeof(text), "the workers never became ready: %s", s->why);
-	refuse(s, EXIT_UNAVAILABLE_ERR, text);
+	give_up(s);
 }
 
 /* ---- the check before everything ---- */
@@ -432,6 +456,11 @@ void sup_touch(struct sup *s)
 
 	for (rank = 0; rank < s->plan->workers; rank++)
 		s->workers[rank].seen_ns = now;
+}
+
+void sup_drain(struct sup *s)
+{
+	s->draining = true;
 }
 
 void sup_served(struct sup *s)

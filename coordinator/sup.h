@@ -87,13 +87,14 @@ struct sup {
 
 	enum sup_state state;
 	bool ever_ready, stop_wanted;
+	bool draining;          /* a group lost now is not built anew */
 	bool killed;            /* this generation was sent SIGKILL */
 	mono_ns_t watch_due_ns; /* when the workers are looked at next */
 	uint32_t failures;      /* group losses since the last served request */
 	uint64_t restarts;      /* in all */
 	uint64_t generation;
 	mono_ns_t ready_ns; /* when it last became ready */
-	char why[512];      /* the group was lost for */
+	char why[512];      /* the group was lost for; without pids, for clients see it */
 	int refuse_code;    /* of a spawn or capacity that cannot work; 0: none */
 
 	struct preflight check;
@@ -117,6 +118,10 @@ void sup_fini(struct sup *s);
 int sup_start(struct sup *s, struct errbuf *err) MUST_CHECK;
 /* READY workers have been told (MSG_STOP) and get SUP_STOP_GRACE_NS; others are killed. */
 void sup_stop(struct sup *s);
+/* The daemon finishes what runs and stops: from now on a loss is final. */
+void sup_drain(struct sup *s);
+/* A loss now, or the one whose teardown goes on, is followed by another generation. */
+bool sup_restarts(const struct sup *s);
 /* The engine found the group broken (a reply that lies, a step that failed). */
 void sup_lose(struct sup *s, const char *why);
 /* A request was served: restarts count from 0 again. */

@@ -130,18 +130,25 @@ static bool is_silent(struct sup *s, uint32_t rank, bool working, mono_ns_t now)
 	return now - w->seen_ns > s->progress_timeout_ns;
 }
 
-static void describe(const struct sup *s, uint32_t rank, mono_ns_t now, char *out, size_t cap)
+/* With its pid for the log, without for who asks over HTTP. */
+static void describe(
+	const struct sup *s, uint32_t rank, mono_ns_t now, bool with_pid, char *out, size_t cap)
 {
 	const struct sup_worker *w = &s->workers[rank];
 	struct slot_view v;
-	char layer[32] = "";
+	char layer[32] = "", who[48] = "";
+	bool stopped = is_stopped(w->child.pid);
 
 	if (slot_read(slot_of(s, rank), &v) < 0)
 		memset(&v, 0, sizeof(v));
 	if (v.stage == STAGE_LAYER)
 		snprintf(layer, sizeof(layer), " %u", v.layer);
-	snprintf(out, cap, "worker %u (pid %d%s) made no progress for %.1f s at step %llu, %s%s",
-		rank, (int)w->child.pid, is_stopped(w->child.pid) ? ", stopped" : "",
+	if (with_pid)
+		snprintf(who, sizeof(who), " (pid %d%s)", (int)w->child.pid,
+			stopped ? ", stopped" : "");
+	else if (stopped)
+		snprintf(who, sizeof(who), " (stopped)");
+	snprintf(out, cap, "worker %u%s made no progress for %.1f s at step %llu, %s%s", rank, who,
 		(double)(now - w->seen_ns) / 1e9, (unsigned long long)v.step,
 		slot_stage_name(v.stage), layer);
 }
@@ -152,7 +159,7 @@ static void warn_silent(const struct sup *s, uint32_t rank, mono_ns_t now)
 {
 	char why[256], step[64] = "";
 
-	describe(s, rank, now, why, sizeof(why));
+	describe(s, rank, now, true, why, sizeof(why));
 	if (s->state == SUP_READY)
 		snprintf(
 			step, sizeof(step), ", schedule.step_tokens %u", s->caps[rank].step_tokens);
@@ -201,7 +208,7 @@ mono_ns_t sup_watch(struct sup *s, mono_ns_t now)
 		for (rank = 0; rank < s->plan->workers; rank++)
 			if (silent[rank])
 				warn_silent(s, rank, now);
-		describe(s, whom_to_blame(s, silent), now, why, sizeof(why));
+		describe(s, whom_to_blame(s, silent), now, false, why, sizeof(why));
 		sup_down(s, why);
 	}
 	return now + (s->state == SUP_STARTING ? MIN(period, 100 * NS_PER_MS) : period);

@@ -68,11 +68,45 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	ask 50
 	same "$http" 503
 	until_true log_says 'giving up after 1 restarts'
-	health_is 503
+	reason='worker 0 ended by signal 9 (Killed); giving up after 1 restarts (fabric.max_restarts)'
+	get /health
+	same "$http" 503
+	part "$reason"
 	ask 5
 	same "$http" 503
+	part "$reason"
+	get /status
+	part "$reason"
+	"$HEDDLE_BUILDDIR/heddle" -S "$SOCKET" status | grep -F "$reason"
 	kill -TERM "$PID"
 	left 0
+}
+
+@test "max_restarts = 0: the first loss is the last, and nothing says otherwise" {
+	FAKE_FAULT=die@0.1:3 daemon_start -s fabric.max_restarts=0
+	ask 50
+	same "$http" 503
+	until_true log_says 'giving up after 0 restarts'
+	ask 5
+	part 'giving up after 0 restarts'
+	same "$(grep -c 'restarting' "$D/log")" 0
+	same "$(grep -c 'gone for good' "$D/log")" 1
+	kill -TERM "$PID"
+	left 0
+}
+
+@test "a worker lost while it shuts down is not replaced" {
+	FAKE_STEP_MS=50 daemon_start -s fabric.workers=2 -s api.drain_seconds=60s
+	ask_behind 2000
+	workers=$(workers_of "$PID")
+	kill -TERM "$PID"
+	until_true log_says 'SIGTERM: finishing'
+	kill -KILL "${workers%% *}"
+	left 0
+	until_true test -f "$D/asked"
+	grep -q '^503 ' "$D/asked"
+	same "$(grep -c 'restarting' "$D/log")" 0
+	log_says 'signal 9 (Killed); shutting down'
 }
 
 @test "a usage error is 64" {
@@ -100,6 +134,12 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	FAKE_CHECK=78 refused 78 "fake refusal with code 78" -c "$D/heddle.ini"
 	FAKE_FAULT=failed@0:0 refused 65 "the fake shard is damaged" -c "$D/heddle.ini"
 	[ ! -e "$SOCKET" ]
+}
+
+@test "a refusal of the workers is said once" {
+	FAKE_FAULT=failed@0:0 refused 65 "the fake shard is damaged" -c "$D/heddle.ini"
+	same "$(grep -c "the fake shard is damaged" "$D/err")" 1
+	same "$(grep -c 'gone for good' "$D/err")" 0
 }
 
 @test "a worker program that is not there is 66" {

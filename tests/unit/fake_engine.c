@@ -66,6 +66,13 @@ enum engine_health engine_health(const struct engine *e)
 	return e->health;
 }
 
+const char *engine_reason(const struct engine *e)
+{
+	if (e->reason)
+		return e->reason;
+	return e->health == ENGINE_FAILED_FOR_GOOD ? "the workers have failed" : "";
+}
+
 int engine_status_json(const struct engine *e, void *json_object)
 {
 	return json_object_set_new(json_object, "queue",

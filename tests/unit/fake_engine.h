@@ -35,8 +35,9 @@ struct engine_seq {
 struct engine {
 	struct engine_limits limits;
 	enum engine_health health;
-	int refuse;       /* engine_submit() returns this, ... */
-	size_t refuse_at; /* ... from the submission of this number on, counted from 0 */
+	const char *reason; /* engine_reason(); NULL: as it needs be */
+	int refuse;         /* engine_submit() returns this, ... */
+	size_t refuse_at;   /* ... from the submission of this number on, counted from 0 */
 	size_t submitted;
 	struct engine_seq *seqs; /* newest first, kept until the engine is freed */
 	struct engine_seq **tail;

@@ -58,6 +58,25 @@ static void test_health_is_200_only_when_ready(void **state)
 	}
 }
 
+static void test_reason_of_a_loss_is_in_health_status_and_answers(void **state)
+{
+	const char *why = "worker 1 ended by signal 9 (Killed); giving up after 5 restarts";
+	struct fix *f = *state;
+	json_t *v = get(f, "/health", 200);
+
+	assert_null(json_object_get(v, "reason"));
+	json_decref(v);
+	f->engine->health = ENGINE_FAILED_FOR_GOOD;
+	f->engine->reason = why;
+	v = get(f, "/health", 503);
+	assert_string_equal(json_string_value(json_object_get(v, "reason")), why);
+	json_decref(v);
+	v = get(f, "/status", 200);
+	assert_string_equal(json_string_value(json_object_get(v, "reason")), why);
+	json_decref(v);
+	fix_refused(f, CHAT, "{" USER "}", 503, NULL, why);
+}
+
 static void test_status_and_version_tell_configuration(void **state)
 {
 	struct fix *f = *state;
@@ -457,6 +476,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, fix_setup, fix_teardown)
 		T(test_models_tells_name_and_context),
 		T(test_health_is_200_only_when_ready),
+		T(test_reason_of_a_loss_is_in_health_status_and_answers),
 		T(test_status_and_version_tell_configuration),
 		T(test_metrics_count_what_happened),
 		T(test_unknown_path_is_404_and_method_405),
