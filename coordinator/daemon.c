@@ -15,6 +15,9 @@
 
 #include "shm/file.h"
 
+#define LOG_TAG "daemon"
+#include "shm/log.h"
+
 /* ---- background ---- */
 
 /* The parent's whole remaining life: pass on what the child says, or how it ended. */
@@ -107,8 +110,12 @@ void daemon_pidfile_remove(struct daemon *d)
 {
 	if (d->pidfile_fd < 0)
 		return;
-	if (unlink(d->pidfile) < 0)
-		(void)!ftruncate(d->pidfile_fd, 0); /* its directory is no longer ours to change */
+	if (unlink(d->pidfile) < 0) {
+		/* its directory is no longer ours to change */
+		log_info("daemon.pidfile: %s is emptied, not removed: %s", d->pidfile,
+			strerror(errno));
+		(void)!ftruncate(d->pidfile_fd, 0);
+	}
 	close(d->pidfile_fd);
 	d->pidfile_fd = -1;
 }

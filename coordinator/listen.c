@@ -13,6 +13,9 @@
 
 #include "coordinator/listen_unix.h"
 
+#define LOG_TAG "listen"
+#include "shm/log.h"
+
 #define FIRST_INHERITED_FD 3 /* SD_LISTEN_FDS_START */
 
 struct listen_socket *listen_add(struct listen_set *set, int fd, bool is_unix)
@@ -193,6 +196,25 @@ int listen_tcp(struct listen_set *set, const char *host_port, struct errbuf *err
 		"listen.tcp: cannot listen on %s: %s", host_port, strerror(-r));
 }
 
+void listen_warn_kept(const struct listen_set *set)
+{
+	char dir[sizeof(set->sockets->name)];
+	size_t i;
+
+	for (i = 0; i < set->n; i++) {
+		const struct listen_socket *s = &set->sockets[i];
+
+		if (!s->is_unix || s->inherited)
+			continue;
+		listen_directory(s->name, dir);
+		if (access(dir, W_OK | X_OK) < 0)
+			log_warn(
+				"listen.socket: %s will be left behind at the end: daemon.user may "
+				"not write to %s; give it a directory of its own",
+				s->name, dir);
+	}
+}
+
 void listen_close(struct listen_set *set)
 {
 	struct listen_socket *s;
@@ -202,7 +224,8 @@ void listen_close(struct listen_set *set)
 		s = &set->sockets[--set->n];
 		close(s->fd);
 		if (s->is_unix && !s->inherited && lstat(s->name, &st) == 0 &&
-			st.st_dev == s->dev && st.st_ino == s->ino)
-			(void)unlink(s->name);
+			st.st_dev == s->dev && st.st_ino == s->ino && unlink(s->name) < 0)
+			log_warn("%s is left behind, and replaced by the next start: %s", s->name,
+				strerror(errno));
 	}
 }

@@ -63,7 +63,12 @@ int listen_check_tcp(const char *host_port, struct errbuf *err) MUST_CHECK;
  */
 int listen_tcp(struct listen_set *set, const char *host_port, struct errbuf *err) MUST_CHECK;
 
-/* Closes all; removes the path of a Unix socket made here if it is still that socket. */
+/* Warns, in the log, of sockets made here that this user, whom the daemon has become, may not
+ * remove. */
+void listen_warn_kept(const struct listen_set *set);
+
+/* Closes all; removes the path of a Unix socket made here if it is still that socket, or logs that
+ * it could not. */
 void listen_close(struct listen_set *set);
 
 #endif

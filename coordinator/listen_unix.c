@@ -90,19 +90,25 @@ static int clear_path(const struct sockaddr_un *addr, struct errbuf *err)
 	return 0;
 }
 
+void listen_directory(const char *path, char ret_dir[LISTEN_PATH_MAX + 1])
+{
+	char *slash;
+
+	snprintf(ret_dir, LISTEN_PATH_MAX + 1, "%s", path);
+	slash = strrchr(ret_dir, '/');
+	if (!slash)
+		strcpy(ret_dir, ".");
+	else
+		slash[slash == ret_dir] = '\0';
+}
+
 /* Locks the directory, so that of two processes that start at once the second sees the first. */
 static int lock_directory(const char *path, struct errbuf *err)
 {
 	char dir[LISTEN_PATH_MAX + 1];
-	char *slash;
 	int fd;
 
-	snprintf(dir, sizeof(dir), "%s", path);
-	slash = strrchr(dir, '/');
-	if (!slash)
-		snprintf(dir, sizeof(dir), ".");
-	else
-		slash[slash == dir] = '\0';
+	listen_directory(path, dir);
 	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0 || flock(fd, LOCK_EX) < 0) {
 		int r = -errno;

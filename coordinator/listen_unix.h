@@ -7,4 +7,7 @@
 /* Adds a socket to a set that is not full. */
 struct listen_socket *listen_add(struct listen_set *set, int fd, bool is_unix);
 
+/* The directory of a path; "." where it names none. */
+void listen_directory(const char *path, char ret_dir[LISTEN_PATH_MAX + 1]);
+
 #endif

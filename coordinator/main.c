@@ -153,6 +153,8 @@ static int prepare(struct daemon *d, struct listen_set *sockets, const struct op
 	if (r == 0)
 		r = log_open(c->log_target, (enum conf_level)c->log_level,
 			(enum conf_format)c->log_format, "heddled", err);
+	if (r == 0)
+		listen_warn_kept(sockets);
 	return r;
 }
 

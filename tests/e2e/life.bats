@@ -305,6 +305,28 @@ background()
 	same "$http" 200
 }
 
+@test "a socket in a directory of root's: said at the start and the end, replaced by the next start" {
+	[ "$(id -u)" = 0 ] || skip "only root can become another user"
+	runuser -u nobody -- test -x "$HEDDLE_WORKER" || skip "nobody cannot reach the build"
+	chmod 755 "$D"
+	for i in 1 2; do
+		daemon_start -s daemon.user=nobody -s daemon.pidfile="$D/pid"
+		log_says "warning heddled: listen: listen.socket: $SOCKET will be left behind at the end"
+		kill -TERM "$PID"
+		left 0
+		log_says "$SOCKET is left behind"
+		log_says "daemon.pidfile: $D/pid is emptied"
+		[ -S "$SOCKET" ] && [ ! -s "$D/pid" ]
+	done
+	mkdir "$D/run" && chown nobody "$D/run"
+	SOCKET=$D/run/s
+	daemon_start -s daemon.user=nobody -s listen.socket="$SOCKET"
+	kill -TERM "$PID"
+	left 0
+	[ ! -e "$SOCKET" ]
+	same "$(grep -c 'left behind' "$D/log")" 0
+}
+
 @test "a user that does not exist is 78" {
 	refused 78 'no user nonesuch' -c "$D/heddle.ini" -s daemon.user=nonesuch
 }
