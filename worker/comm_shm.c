@@ -31,18 +31,44 @@ static unsigned char *tile_of(const struct comm_shm *s, uint32_t rank, uint32_t 
 	return s->opts.areas[rank] + TILES_OFFSET + parity * s->tile_bytes;
 }
 
+/* How long a peer has been silent, as seen by looks that were made. */
+struct patience {
+	const struct comm_shm *comm;
+	mono_ns_t looked; /* last */
+	uint64_t silent_ns;
+};
+
+/*
+ * Between two looks counts at most what should lie between them: when the machine or the whole
+ * group stood still (a paused guest, a frozen cgroup), the peer did not have that time either.
+ */
+static int look(void *user)
+{
+	struct patience *p = user;
+	const struct comm_shm_opts *o = &p->comm->opts;
+	uint64_t most = 2 * (o->how.check_ns ? o->how.check_ns : 100 * NS_PER_MS);
+	mono_ns_t now = mono_now();
+
+	p->silent_ns += MIN(now - p->looked, most);
+	p->looked = now;
+	if (o->timeout_ns && p->silent_ns > o->timeout_ns)
+		return -ETIMEDOUT;
+	return o->how.alive ? o->how.alive(o->how.alive_user) : 0;
+}
+
 static int wait_for(struct comm_shm *s, uint32_t rank, uint32_t round)
 {
 	const struct bell_word *flag = s->opts.flags[rank];
 	struct bell_how how = s->opts.how;
+	struct patience patience = {.comm = s};
 	mono_ns_t start;
 	int r;
 
 	if ((int32_t)(atomic_load_explicit(&flag->value, memory_order_acquire) - round) >= 0)
 		return 0;
-	start = mono_now();
-	if (s->opts.timeout_ns)
-		how.deadline = start + s->opts.timeout_ns;
+	start = patience.looked = mono_now();
+	how.alive = look;
+	how.alive_user = &patience;
 	r = bell_wait_reach(flag, round, s->opts.armed[s->comm.rank], &how);
 	s->wait_ns += mono_now() - start;
 	return r;

@@ -152,3 +152,15 @@ long_prompts()
 	log_says 'all 1 workers are ready (generation 1)'
 	same "$(grep -c 'made no progress' "$D/log")" 0
 }
+
+@test "a pause of everything, longer than progress_timeout, costs nothing" {
+	[ -n "${HEDDLE_TEST_FULL-}" ] || skip "takes ten seconds: make check-full (test_comm has the worker's part)"
+	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=2s
+	ask_behind 3000
+	kill -STOP "$PID" $(workers_of "$PID")
+	sleep 7 # what is tested is time that passes
+	kill -CONT $(workers_of "$PID") "$PID"
+	until_true test -f "$D/asked"
+	grep -q '^200 ' "$D/asked"
+	same "$(grep -c 'generation 2' "$D/log")" 0
+}

@@ -2,12 +2,15 @@
  * worker/comm_shm.c with ranks as threads: sums in the order of ranks whatever the timing, sizes
  * around the tile, ranks out of step, a peer that does not come, an owner that calls it off.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -274,6 +277,57 @@ static void test_silent_peer_times_out(void **state)
 	group_free(g);
 }
 
+/* Both ranks, as a process that is stopped while rank 0 waits, for longer than rank 0 would. */
+static int pipe_in[2], pipe_out[2];
+
+static void second_when_told(struct group *g, uint32_t rank)
+{
+	float x = 1;
+	char byte = 0;
+
+	if (rank == 1) {
+		/* rank 0 sleeps on our flag by now, or will */
+		while (!atomic_load(&g->armed[0].news))
+			sched_yield();
+		if (write(pipe_out[1], &byte, 1) != 1 || read(pipe_in[0], &byte, 1) != 1)
+			_exit(2);
+	}
+	g->ret[rank] = comm_all_reduce_f32(&g->comm[rank].comm, &x, 1);
+}
+
+static void test_time_in_which_nobody_ran_does_not_count(void **state)
+{
+	struct group *g;
+	int status;
+	char byte = 0;
+	pid_t pid;
+
+	(void)state;
+	assert_int_equal(pipe(pipe_in), 0);
+	assert_int_equal(pipe(pipe_out), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		g = group_new(2, 0, 400000000);
+		run_all(g, second_when_told);
+		_exit(g->ret[0] || g->ret[1] ? 1 : 0);
+	}
+	assert_int_equal(read(pipe_out[0], &byte, 1), 1);
+	kill(pid, SIGSTOP);
+	assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+	assert_true(WIFSTOPPED(status));
+	(void)poll(NULL, 0, 900); /* the pause itself: more than twice rank 0's patience */
+	assert_int_equal(write(pipe_in[1], &byte, 1), 1);
+	kill(pid, SIGCONT);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	for (int i = 0; i < 2; i++) {
+		close(pipe_in[i]);
+		close(pipe_out[i]);
+	}
+}
+
 static void call_off(struct group *g, uint32_t rank)
 {
 	if (rank == 0)
@@ -311,6 +365,7 @@ int main(void)
 		cmocka_unit_test(test_many_rounds_keep_in_step_across_wrap),
 		cmocka_unit_test(test_different_sizes_are_noticed),
 		cmocka_unit_test(test_silent_peer_times_out),
+		cmocka_unit_test(test_time_in_which_nobody_ran_does_not_count),
 		cmocka_unit_test(test_wait_ends_when_called_off),
 		cmocka_unit_test(test_small_area_is_refused),
 	};
