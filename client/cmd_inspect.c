@@ -226,14 +226,16 @@ static bool joins(const struct ckpt_entry *e, const struct ckpt_entry *next)
 	return next && e->expert >= 0 && next->kind == e->kind && next->layer == e->layer;
 }
 
-/* Returns 0, 1 when something in the contents is wrong, or an error. */
+/* What is wrong in the contents, as bits. */
+enum { WRONG_NUMBERS = 1, WRONG_IDS = 2 };
+
+/* Returns such bits, or an error. */
 static int show_values(const struct ckpt *ck, bool all, struct errbuf *err)
 {
 	struct verify_stats sum = {0}, one;
 	bool begun = false, tty = isatty(STDERR_FILENO);
-	uint64_t wrong = 0;
 	struct text_table t;
-	int ret = 0;
+	int ret = 0, wrong = 0;
 
 	text_table_init(&t, 6, 0x3e);
 	text_table_add(&t, "tensor");
@@ -251,7 +253,8 @@ static int show_values(const struct ckpt *ck, bool all, struct errbuf *err)
 		ret = verify_entry(ck, e, &one, err);
 		if (ret < 0)
 			break;
-		wrong += one.nan + one.inf + one.bad;
+		if (one.nan + one.inf + one.bad)
+			wrong |= e->kind == TENSOR_GATE_TID2EID ? WRONG_IDS : WRONG_NUMBERS;
 		if (begun)
 			verify_join(&sum, &one);
 		else
@@ -269,7 +272,7 @@ static int show_values(const struct ckpt *ck, bool all, struct errbuf *err)
 		fputs("\r\x1b[K", stderr);
 	puts("\ncontents (bad: scales that are no numbers, rows of expert ids that are not right)");
 	(void)!text_table_print(&t, stdout, 2);
-	return ret < 0 ? ret : wrong > 0;
+	return ret < 0 ? ret : wrong;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -376,7 +379,10 @@ static int inspect(const char *dir, const struct want *w, const struct conf *con
 		return client_fail(&err);
 	if (bad)
 		return client_fail_with(EXIT_DATA_ERR,
-			"%s: some tensors hold what is no number; see the counts above", dir);
+			"%s: some tensors hold %s%s%s; see the counts above", dir,
+			bad & WRONG_NUMBERS ? "what is no number" : "",
+			bad == (WRONG_NUMBERS | WRONG_IDS) ? ", and " : "",
+			bad & WRONG_IDS ? "ids of experts that are not there, or one twice" : "");
 	return 0;
 }
 

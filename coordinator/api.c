@@ -80,6 +80,40 @@ static bool api_type_ok(const struct http_request *req)
 	       strchr("; \t", type[strlen(API_JSON)]);
 }
 
+/* The body is read as it comes: nothing here unpacks one. */
+static bool api_encoding_ok(const struct http_request *req)
+{
+	size_t i;
+
+	for (i = 0; i < req->header_count; i++)
+		if (!strcmp(req->headers[i].name, "content-encoding") && *req->headers[i].value &&
+			strcasecmp(req->headers[i].value, "identity"))
+			return false;
+	return true;
+}
+
+/* What is wrong with a POST before its body is looked at: a status, or 0. */
+static int api_check_post(struct http_exchange *x, const struct http_request *req)
+{
+	if (!http_header_get(req, "content-length") && !http_header_get(req, "transfer-encoding")) {
+		api_error(x, 411, NULL, "length_required",
+			"%.100s takes a body: send it with content-length, or chunked", req->path);
+		return 411;
+	}
+	if (!api_type_ok(req)) {
+		api_error(x, 415, NULL, "unsupported_media_type",
+			"content-type must be application/json");
+		return 415;
+	}
+	if (!api_encoding_ok(req)) {
+		(void)!http_add_header(x, "accept-encoding", "identity");
+		api_error(x, 415, NULL, "unsupported_media_type",
+			"content-encoding must be identity: send the body as it is");
+		return 415;
+	}
+	return 0;
+}
+
 void api_on_request(void *user, struct http_exchange *x)
 {
 	const struct http_request *req = http_request(x);
@@ -91,13 +125,10 @@ void api_on_request(void *user, struct http_exchange *x)
 		if (strcmp(api_routes[i].method, req->method) ||
 			!api_match(api_routes[i].path, req->path, &rest))
 			continue;
-		if (strcmp(req->method, "POST") || api_type_ok(req)) {
+		if (strcmp(req->method, "POST") || !api_check_post(x, req))
 			api_routes[i].handler(api, x, rest);
-			return;
-		}
-		api->metrics.requests_refused++;
-		api_error(x, 415, NULL, "unsupported_media_type",
-			"content-type must be application/json");
+		else
+			api->metrics.requests_refused++;
 		return;
 	}
 	api->metrics.requests_refused++;

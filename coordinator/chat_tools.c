@@ -28,7 +28,7 @@ static int check_tool(struct chat *c, const json_t *tool, const char *param)
 	if (!json_is_object(function))
 		return chat_bad(c, param, "function must be an object");
 	if (!json_is_string(name) || !json_string_length(name))
-		return chat_bad(c, param, "function.name must be a string");
+		return chat_bad(c, param, "function.name must be a string that is not empty");
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "coordinator/conf.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <ini.h>
 #include <stdlib.h>
@@ -11,9 +12,9 @@
 #define CONF_FILE_MAX (1 << 20)
 
 /*
- * inih cuts lines at INI_MAX_LINE bytes, passes the cut value on and miscounts from there; and it
- * takes an indented line for more of the value before. So it is fed by our own reader, which counts
- * lines, refuses long ones and removes indentation.
+ * inih cuts lines at INI_MAX_LINE bytes (200 as it is usually built), passes the cut value on and
+ * miscounts from there; and it takes an indented line for more of the value before. So it is fed by
+ * our own reader, which counts lines, keeps long values to itself and removes indentation.
  */
 struct reader {
 	struct conf_set *set;
@@ -24,6 +25,9 @@ struct reader {
 	struct errbuf *err;
 	int failed;        /* -errno of the first bad line */
 	uint32_t bad_line; /* its number */
+	/* the value of a line that inih could not hold; one byte more than any may have */
+	char long_value[CONF_STR_MAX + 1];
+	uint32_t long_line;
 };
 
 int conf_init(struct conf_set *set)
@@ -61,6 +65,48 @@ static void fail_line(struct reader *rd, int ret, const struct errbuf *why)
 	(void)err_set(rd->err, ret, EXIT_CONFIG_ERR, "%s:%u: %s", rd->name, rd->line, why->text);
 }
 
+/* The end of a line's part as inih sees it: one of `marks`, a comment, or the end of the line. */
+static const char *part_end(const char *at, const char *end, const char *marks)
+{
+	bool space = false;
+
+	for (; at < end && !strchr(marks, *at) && !(space && *at == ';'); at++)
+		space = isspace((unsigned char)*at);
+	return at;
+}
+
+static size_t trimmed(const char *at, const char *end)
+{
+	while (end > at && isspace((unsigned char)end[-1]))
+		end--;
+	return (size_t)(end - at);
+}
+
+/* A line longer than inih takes, as a short one that means the same; its value is kept aside. */
+static void shorten(struct reader *rd, const char *line, const char *end, char *out, size_t cap)
+{
+	const char *mark = part_end(line, end, *line == '[' ? "]" : "=:"), *value;
+	size_t name = trimmed(line, mark), len;
+
+	if (*line == ';' || *line == '#') {
+		snprintf(out, cap, ";\n");
+	} else if (mark == end || *mark == ';' || name + 8 > cap) {
+		snprintf(out, cap, "?\n"); /* neither a section nor a key that there could be */
+	} else if (*line == '[') {
+		snprintf(out, cap, "%.*s]\n", (int)name, line);
+	} else {
+		snprintf(out, cap, "%.*s = .\n", (int)name, line);
+		value = mark + 1;
+		end = part_end(value, end, "");
+		while (value < end && isspace((unsigned char)*value))
+			value++;
+		len = MIN(trimmed(value, end), sizeof(rd->long_value) - 1);
+		memcpy(rd->long_value, value, len);
+		rd->long_value[len] = '\0';
+		rd->long_line = rd->line;
+	}
+}
+
 /* fgets() for inih: the next line without its indentation. */
 static char *read_line(char *out, int cap, void *stream)
 {
@@ -83,14 +129,10 @@ static char *read_line(char *out, int cap, void *stream)
 		rd->text++;
 		len--;
 	}
-	if (len + 2 > (size_t)cap) {
-		(void)err_set(&why, 0, 0, "a line of %zu bytes; at most %d fit", len, cap - 2);
-		fail_line(rd, -EINVAL, &why);
-		return NULL;
-	}
-	memcpy(out, rd->text, len);
-	out[len] = '\n';
-	out[len + 1] = '\0';
+	if (len + 2 > (size_t)cap)
+		shorten(rd, rd->text, rd->text + len, out, (size_t)cap);
+	else
+		snprintf(out, (size_t)cap, "%.*s\n", (int)len, rd->text);
 	rd->text = eol ? eol + 1 : rd->end;
 	return out;
 }
@@ -101,7 +143,10 @@ static int take_value(void *user, const char *section, const char *key, const ch
 	struct errbuf why;
 	int row, r;
 
-	row = conf_row_find(section, key, &why);
+	if (rd->line == rd->long_line)
+		value = rd->long_value;
+	row = *section ? conf_row_find(section, key, &why)
+		       : err_set(&why, -ENOENT, 0, "key %.64s stands in no [section]", key);
 	if (row < 0) {
 		fail_line(rd, row, &why);
 		return 0;
@@ -132,6 +177,8 @@ int conf_read(
 
 	if (!copy)
 		return -ENOMEM;
+	if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) /* a byte order mark */
+		rd.text += 3;
 	free(set->origins->file);
 	set->origins->file = copy;
 	bad = ini_parse_stream(read_line, &rd, take_value, &rd);

@@ -45,9 +45,9 @@ static void dump_ini(FILE *out)
 	fputs("# heddle.ini: configuration of heddled(8). Every key is shown with its default, "
 	      "commented\n"
 	      "# out. Made from etc/conf.def by `heddle config --ini`; see heddle.ini(5).\n"
-	      "# Sizes take K, M, G; times take us, ms, s. A line holds at most 198 bytes; \" ;\" "
-	      "starts a\n"
-	      "# comment. \"Reloads\" marks what SIGHUP takes over without a restart.\n",
+	      "# Sizes take K, M, G; times take us, ms, s. Text is UTF-8; \" ;\" starts a "
+	      "comment.\n"
+	      "# \"Reloads\" marks what SIGHUP takes over without a restart.\n",
 		out);
 	for (s = 0; s < conf_section_count; s++) {
 		fputs("\n", out);
@@ -102,7 +102,8 @@ static void dump_man(FILE *out)
 	      "another. A line is\n"
 	      "\\fB[section]\\fR, \\fBkey = value\\fR, or a comment that starts with # or ;. A "
 	      "value ends before\n"
-	      "\" ;\". Lines hold at most 198 bytes. An unknown section or key, a value out of "
+	      "\" ;\"; text is UTF-8 of at most 1023 bytes. An unknown section or key, a value out "
+	      "of "
 	      "range and a key\n"
 	      "set twice are refused with file and line. Sizes take K, M and G (powers of 1024); "
 	      "times take\n"

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "shm/utf8.h"
+
 /* One NULL-terminated list of names for each list of choices in etc/conf_choices.def. */
 #define X(name, suffix) name,
 static const char *const choices_LOAD[] = {CONF_LOAD(X) NULL};
@@ -270,6 +272,9 @@ int conf_row_parse(
 		if (unwritable(text))
 			return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
 				"%s.%s: must not hold control characters, \" ;\" or begin with ;",
+				row->section, row->key);
+		if (!utf8_valid(text, strlen(text)))
+			return err_set(err, -EINVAL, EXIT_CONFIG_ERR, "%s.%s: is not valid UTF-8",
 				row->section, row->key);
 		/* the whole field is defined, since struct conf is copied into shared memory */
 		memset(to, 0, CONF_STR_MAX);

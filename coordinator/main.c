@@ -91,7 +91,7 @@ static int check_only(const struct conf_set *set)
 
 	if (start_check(c, true, &err) < 0 ||
 		daemon_become(c->daemon_user, c->daemon_group, &err) < 0 ||
-		start_check_log(c->log_target, &err) < 0 || check_model(c, &err) < 0)
+		log_check(c->log_target, &err) < 0 || check_model(c, &err) < 0)
 		return complain(&err);
 	printf("the configuration and the model in %s are fine\n", set->conf.model_path);
 	return 0;

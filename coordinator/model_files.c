@@ -33,7 +33,7 @@ static int find_name(struct model_files *m, const struct conf *conf, struct errb
 		*conf->model_name ? conf->model_name
 		: slash           ? slash + 1
 				  : real);
-	if (!outbuf_utf8_valid(m->name, strlen(m->name)))
+	if (!utf8_valid(m->name, strlen(m->name)))
 		return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
 			"the model's name is not valid UTF-8: set model.name");
 	return 0;

@@ -7,14 +7,14 @@
 
 #include <string.h>
 
-#include "coordinator/outbuf.h"
+#include "shm/utf8.h"
 
 static inline void one_line(char *text)
 {
 	size_t left = strlen(text), n;
 
 	for (; left; text += n, left -= n) {
-		n = outbuf_utf8_char(text, left);
+		n = utf8_char(text, left);
 		if (n == 0 || (unsigned char)*text < 0x20 || *text == 0x7f) {
 			*text = '?';
 			n = 1;

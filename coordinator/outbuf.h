@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "shm/utf8.h"
 #include "shm/util.h"
 
 struct outbuf {
@@ -42,12 +43,5 @@ void outbuf_join(struct outbuf *b, const struct outbuf *from);
 void outbuf_json_string(struct outbuf *b, const char *text, size_t len);
 /* A real as a JSON number that reads back as the same float; -9999.0 for what JSON cannot say. */
 void outbuf_json_float(struct outbuf *b, float value);
-
-/*
- * Length in bytes (1..4) of the UTF-8 character at text, 0 when the bytes there are none: overlong,
- * a surrogate, above U+10FFFF, cut off.
- */
-size_t outbuf_utf8_char(const char *text, size_t len);
-bool outbuf_utf8_valid(const char *text, size_t len);
 
 #endif

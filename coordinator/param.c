@@ -36,11 +36,11 @@ struct param_row {
 	int64_t imin, imax;
 	double rmin, rmax;
 	enum param_from from;
-	size_t conf_offset;  /* in struct conf, FROM_CONF_MODEL */
-	unsigned kinds;      /* TYPE_JSON */
-	unsigned inner;      /* TYPE_SUB */
-	const char *choices; /* TYPE_WORD */
-	const char *neutral; /* TYPE_NOT */
+	size_t conf_offset;   /* in struct conf, FROM_CONF_MODEL */
+	unsigned kinds;       /* TYPE_JSON */
+	unsigned inner;       /* TYPE_SUB */
+	const char *choices;  /* TYPE_WORD */
+	const char *neutrals; /* TYPE_NOT */
 };
 
 #define CONF_AT_OWN(key)        0
@@ -81,7 +81,7 @@ static const struct param_row param_rows[] = {
 #define PARAM_SUB(s, n, in, h) {.name = n, .help = h, .type = TYPE_SUB, .scopes = s, .inner = in},
 #define PARAM_QUIET(s, n, h)   {.name = n, .help = h, .type = TYPE_QUIET, .scopes = s},
 #define PARAM_NOT(s, n, v, why)                                                                    \
-	{.name = n, .help = why, .type = TYPE_NOT, .scopes = s, .neutral = v},
+	{.name = n, .help = why, .type = TYPE_NOT, .scopes = s, .neutrals = v},
 #include "coordinator/param.def"
 };
 
@@ -202,16 +202,17 @@ static int param_read_json(
 /* A value that asks for nothing is let through: SDKs send their defaults along. */
 static int param_read_not(const struct param_row *row, const json_t *v, struct errbuf *err)
 {
-	json_t *neutral;
-	bool same;
+	json_t *neutrals = json_loads(row->neutrals, 0, NULL), *one;
+	bool same = false;
+	size_t i;
 
-	if (*row->neutral) {
-		neutral = json_loads(row->neutral, JSON_DECODE_ANY, NULL);
-		same = neutral && json_equal(neutral, v);
-		json_decref(neutral);
-		if (same)
-			return 0;
-	}
+	json_array_foreach (neutrals, i, one)
+		same |= json_equal(one, v) ||
+			(json_is_number(one) && json_is_number(v) &&
+				json_number_value(one) == json_number_value(v));
+	json_decref(neutrals);
+	if (same)
+		return 0;
 	return err_set(err, -EINVAL, 0, "is not supported: %s", row->help);
 }
 

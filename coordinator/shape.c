@@ -91,7 +91,7 @@ static void shape_token_text(const struct choice *c, uint32_t token, struct outb
 	size_t len, i;
 
 	bytes = shape_bytes(c, token, &len);
-	if (outbuf_utf8_valid(bytes, len)) {
+	if (utf8_valid(bytes, len)) {
 		outbuf_json_string(out, bytes, len);
 		return;
 	}

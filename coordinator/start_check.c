@@ -2,28 +2,10 @@
 
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "coordinator/daemon.h"
 #include "coordinator/listen.h"
 #include "shm/file.h"
-
-static bool is_path(const char *log_target)
-{
-	return strcmp(log_target, "stderr") != 0 && strcmp(log_target, "syslog") != 0;
-}
-
-static void directory_of(const char *path, char dir[CONF_STR_MAX])
-{
-	char *slash;
-
-	snprintf(dir, CONF_STR_MAX, "%s", path);
-	slash = strrchr(dir, '/');
-	if (slash)
-		slash[slash == dir] = '\0';
-	else
-		strcpy(dir, ".");
-}
 
 static bool is_below(const char *path, const char *dir)
 {
@@ -39,7 +21,7 @@ static int check_directory(const char *key, const char *path, struct errbuf *err
 
 	if (!path[0] || is_below(path, "/run/") || is_below(path, "/var/run/"))
 		return 0;
-	directory_of(path, dir);
+	file_directory(path, dir, sizeof(dir));
 	if (stat(dir, &st) < 0)
 		error = errno;
 	else if (!S_ISDIR(st.st_mode))
@@ -63,25 +45,7 @@ int start_check(const struct conf *conf, bool listens, struct errbuf *err)
 	}
 	if (r == 0 && listens && conf->listen_tcp[0])
 		r = listen_check_tcp(conf->listen_tcp, err);
-	if (r == 0 && is_path(conf->log_target))
+	if (r == 0) /* "stderr" and "syslog" are in no directory */
 		r = check_directory("log.target", conf->log_target, err);
 	return r;
-}
-
-int start_check_log(const char *target, struct errbuf *err)
-{
-	char dir[CONF_STR_MAX];
-	int error = 0;
-
-	if (!is_path(target))
-		return 0;
-	directory_of(target, dir);
-	if (access(target, W_OK) < 0)
-		error = errno;
-	if (error == ENOENT) /* it is to be made */
-		error = access(dir, W_OK | X_OK) < 0 ? errno : 0;
-	if (!error)
-		return 0;
-	return err_set(err, -error, file_exit_code(error), "log.target: cannot open %s: %s", target,
-		strerror(error));
 }

@@ -17,7 +17,4 @@
  */
 int start_check(const struct conf *conf, bool listens, struct errbuf *err) MUST_CHECK;
 
-/* Could this process write to log.target? In the words of log_open(), without making the file. */
-int start_check_log(const char *target, struct errbuf *err) MUST_CHECK;
-
 #endif

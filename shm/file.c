@@ -104,6 +104,14 @@ int file_read(int dirfd, const char *name, const char *shown, size_t max, char *
 	return 0;
 }
 
+void file_directory(const char *path, char *ret_dir, size_t cap)
+{
+	const char *slash = strrchr(path, '/');
+	size_t len = slash ? MAX((size_t)(slash - path), (size_t)1) : 1;
+
+	snprintf(ret_dir, cap, "%.*s", (int)len, slash ? path : ".");
+}
+
 bool file_is_null(const char *path)
 {
 	struct stat st;

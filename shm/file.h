@@ -30,6 +30,9 @@ int file_open(int dirfd, const char *name, const char *shown, uint64_t *ret_byte
 int file_read(int dirfd, const char *name, const char *shown, size_t max, char **ret_text,
 	size_t *ret_len, struct errbuf *err) MUST_CHECK;
 
+/* The directory that holds path: "." where it names none. Cut to fit. */
+void file_directory(const char *path, char *ret_dir, size_t cap);
+
 /* Does this path lead to /dev/null? Where an empty file may be given, so may that. */
 bool file_is_null(const char *path);
 

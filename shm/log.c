@@ -15,6 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/file.h"
+
 #define LOG_LINE 2304
 
 /* How a line is written without waiting. */
@@ -74,20 +76,54 @@ void log_own_stderr(void)
 	log_state.way = way_of(log_state.fd);
 }
 
-static int open_path(const char *path, struct errbuf *err)
+static int refuse_path(const char *path, int error, struct errbuf *err)
 {
-	int fd =
-		open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
-
-	if (fd < 0 && errno == ENXIO)
+	if (error == ENXIO)
 		return err_set(err, -ENXIO, EXIT_CONFIG_ERR,
 			"log.target: %s is a FIFO that nobody reads, or a socket: start its reader "
 			"first, or name a file",
 			path);
-	if (fd < 0)
-		return err_set(err, -errno, EXIT_NO_PERM, "log.target: cannot open %s: %s", path,
-			strerror(errno));
-	return fd;
+	if (error == EISDIR)
+		return err_set(err, -EISDIR, EXIT_CONFIG_ERR,
+			"log.target: %s is a directory: name a file", path);
+	return err_set(err, -error, file_exit_code(error), "log.target: cannot open %s: %s", path,
+		strerror(error));
+}
+
+static int try_path(const char *path, int more)
+{
+	int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | more, 0640);
+
+	return fd < 0 ? -errno : fd;
+}
+
+static int open_path(const char *path, struct errbuf *err)
+{
+	int fd = try_path(path, O_CREAT);
+
+	return fd < 0 ? refuse_path(path, -fd, err) : fd;
+}
+
+static bool is_path(const char *target)
+{
+	return strcmp(target, "stderr") != 0 && strcmp(target, "syslog") != 0;
+}
+
+int log_check(const char *target, struct errbuf *err)
+{
+	char dir[CONF_STR_MAX];
+	int r;
+
+	if (!is_path(target))
+		return 0;
+	r = try_path(target, 0);
+	if (r >= 0)
+		close(r);
+	if (r == -ENOENT) { /* it is to be made */
+		file_directory(target, dir, sizeof(dir));
+		r = access(dir, W_OK | X_OK) < 0 ? -errno : 0;
+	}
+	return r < 0 ? refuse_path(target, -r, err) : 0;
 }
 
 /* JOURNAL_STREAM is device:inode of the journal's socket; children inherit it with any stderr. */
@@ -106,7 +142,7 @@ int log_open(const char *target, enum conf_level level, enum conf_format format,
 {
 	int fd = STDERR_FILENO, use_syslog = strcmp(target, "syslog") == 0;
 
-	if (!use_syslog && strcmp(target, "stderr") != 0) {
+	if (is_path(target)) {
 		fd = open_path(target, err);
 		if (fd < 0)
 			return fd;

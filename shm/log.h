@@ -30,6 +30,12 @@ void log_own_stderr(void);
 int log_open(const char *target, enum conf_level level, enum conf_format format, const char *who,
 	struct errbuf *err) MUST_CHECK;
 
+/*
+ * Could log_open() open this target now? Its errors; but no file is made, and whatever is open
+ * stays.
+ */
+int log_check(const char *target, struct errbuf *err) MUST_CHECK;
+
 /* Reopens a file target (logrotate, SIGUSR1). Keeps the old file when the new cannot be opened. */
 int log_reopen(struct errbuf *err) MUST_CHECK;
 

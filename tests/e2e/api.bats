@@ -162,6 +162,18 @@ idle()
 	part '4492'
 }
 
+@test "a body without a length is 411, a packed one 415, and the connection goes on" {
+	post /v1/completions ''
+	same "$http" 411
+	part 'content-length'
+	post /v1/completions '{"prompt":"a","max_tokens":1}' -H 'content-encoding: gzip'
+	same "$http" 415
+	post /v1/completions '{"prompt":"a","max_tokens":1}' -H 'content-encoding: identity'
+	same "$http" 200
+	post /v1/completions '{"prompt":"a","max_tokens":1}' -H 'transfer-encoding: chunked'
+	same "$http" 200
+}
+
 @test "what is wrong is 400 and names the field" {
 	post /v1/chat/completions '{"messages":[{"role":"user","content":"a"}],"temperature":-1}'
 	same "$http" 400

@@ -240,6 +240,22 @@ b['max_tokens'], b['ignore_eos'], b['repetition_penalty']")" \
 	out 65 "$heddle" inspect --verify bad
 	printf '%s\n' "$out" | grep -qE 'norm.weight .* 1 +0 +0$'
 	part "$err" "no number"
+	# and the first two expert ids of a token name no expert
+	python3 - bad <<-'PY'
+		import json, struct, sys
+		index = json.load(open(sys.argv[1] + "/model.safetensors.index.json"))["weight_map"]
+		name = "layers.0.ffn.gate.tid2eid"
+		with open(sys.argv[1] + "/" + index[name], "r+b") as f:
+		    n = struct.unpack("<Q", f.read(8))[0]
+		    f.seek(8 + n + json.loads(f.read(n))[name]["data_offsets"][0])
+		    f.write(b"\x63\x00\x00\x00")
+	PY
+	out 65 "$heddle" inspect --verify bad
+	part "$err" "what is no number, and ids of experts that are not there"
+	cp "$model"/"$(python3 -c 'import json; print(json.load(open("bad/model.safetensors.index.json"))["weight_map"]["norm.weight"])')" bad/
+	chmod u+w bad/*
+	out 65 "$heddle" inspect --verify bad
+	part "$err" "some tensors hold ids of experts that are not there, or one twice; see"
 	truncate -s -1 bad/model-00002-of-00002.safetensors
 	out 65 "$heddle" inspect bad
 	part "$err" "bad/model-00002-of-00002.safetensors: truncated: tensor "

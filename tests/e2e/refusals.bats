@@ -135,15 +135,24 @@ conf()
 	conf 66 "daemon.pidfile: directory $D/none: No such file" daemon.pidfile="$D/none/pid"
 	conf 66 "listen.socket: directory $D/none: No such file" listen.socket="$D/none/s"
 	conf 66 "log.target: directory $D/heddle.ini: Not a directory" log.target="$D/heddle.ini/log"
+	conf 78 "log.target: $D is a directory" log.target="$D"
+	mkfifo "$D/log.fifo"
+	conf 78 "is a FIFO that nobody reads" log.target="$D/log.fifo"
 	conf 78 "$D/heddle.ini exists and is not a socket" listen.socket="$D/heddle.ini"
 }
 
 @test "a model.name that is no UTF-8 is 78" {
-	conf 78 "model.name" model.name=$'a\xffb'
+	conf 78 "model.name: is not valid UTF-8" model.name=$'a\xffb'
 	mkdir "$D/"$'m\xff'
 	ln -s "$mini"/* "$D/"$'m\xff'
 	ln -s "$D/"$'m\xff' "$D/link"
 	conf 78 "set model.name" model.path="$D/link"
+}
+
+@test "rules across keys name the place, where the value stands in a file" {
+	printf '[fabric]\nring = 65537\n' >>"$D/heddle.ini"
+	both 78 "heddled: $D/heddle.ini:6: fabric.ring must be a power of two" -c "$D/heddle.ini"
+	conf 78 "heddled: cache.prefix: reuse" fabric.ring=1M cache.prefix=on
 }
 
 @test "what only another user lacks is found, too" {

@@ -169,7 +169,7 @@ static void add_text(char *to, size_t *len, const json_t *text)
 	if (!n)
 		return;
 	assert_true(*len + n < 8192);
-	assert_true(outbuf_utf8_valid(json_string_value(text), n));
+	assert_true(utf8_valid(json_string_value(text), n));
 	memcpy(to + *len, json_string_value(text), n);
 	*len += n;
 	to[*len] = '\0';
@@ -286,7 +286,7 @@ static void hear_event(struct heard *h, const char *line, size_t len, bool chat)
 	json_t *v, *c;
 	size_t i;
 
-	assert_true(outbuf_utf8_valid(line, len));
+	assert_true(utf8_valid(line, len));
 	if (len == 6 && !memcmp(line, "[DONE]", 6)) {
 		h->done = true;
 		return;

@@ -159,6 +159,8 @@ struct http_exchange *fake_exchange_new(const char *method, const char *path,
 	if (content_type)
 		x->req_headers[x->req.header_count++] =
 			(struct http_header){"content-type", content_type};
+	if (body)
+		x->req_headers[x->req.header_count++] = (struct http_header){"content-length", "1"};
 	return x;
 }
 

@@ -207,6 +207,42 @@ static void test_content_type_must_be_json(void **state)
 	}
 }
 
+static void test_a_body_has_a_length_and_is_not_packed(void **state)
+{
+	static const struct {
+		const char *encodings[2];
+		int status;
+	} rows[] = {
+		{{"gzip"}, 415},
+		{{"gzip, identity"}, 415},
+		{{"identity", "br"}, 415},
+		{{"identity"}, 400},
+		{{"Identity", ""}, 400},
+	};
+	struct fix *f = *state;
+	struct http_exchange *x;
+	size_t i, k;
+
+	fix_check_error(fix_send(f, "POST", CHAT, NULL), 411, NULL, "content-length");
+	fix_check_error(fix_send(f, "POST", "/tokenize", NULL), 411, NULL, "content-length");
+	x = fake_exchange_new("POST", CHAT, API_JSON, NULL, 0);
+	x->req_headers[x->req.header_count++] =
+		(struct http_header){"transfer-encoding", "chunked"};
+	api_on_request(f->api, x);
+	fix_check_error(x, 400, NULL, "JSON");
+	for (i = 0; i < ARRAY_LEN(rows); i++) {
+		x = fake_exchange_new("POST", CHAT, API_JSON, "{}", 2);
+		for (k = 0; k < 2 && rows[i].encodings[k]; k++)
+			x->req_headers[x->req.header_count++] =
+				(struct http_header){"content-encoding", rows[i].encodings[k]};
+		api_on_request(f->api, x);
+		assert_true(fake_exchange_has(x, "accept-encoding: identity") ==
+			    (rows[i].status == 415));
+		fix_check_error(x, rows[i].status, rows[i].status == 400 ? "messages" : NULL,
+			rows[i].status == 400 ? "missing" : "content-encoding must be identity");
+	}
+}
+
 /* ids of a /tokenize call */
 static json_t *tokenize(struct fix *f, const char *body)
 {
@@ -481,6 +517,7 @@ int main(void)
 		T(test_metrics_count_what_happened),
 		T(test_unknown_path_is_404_and_method_405),
 		T(test_content_type_must_be_json),
+		T(test_a_body_has_a_length_and_is_not_packed),
 		T(test_tokenize_chat_and_text_give_golden_ids),
 		T(test_tokenize_untrusted_special_text_stays_text),
 		T(test_tool_schemas_keep_their_number_lexemes),

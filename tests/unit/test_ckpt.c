@@ -169,6 +169,38 @@ static void test_tensors_of_other_parts_are_ignored_and_counted(void **state)
 	fix_free(m);
 }
 
+/* A model with its last layers left out would load, and speak nonsense. */
+static void test_layers_beyond_the_configuration_are_refused(void **state)
+{
+	static const char *const names[] = {"layers.4.ffn_norm.weight", "model.layers.4.x",
+		"layers.61.attn.wq_a.weight", "layers.99999999999999999999.x"};
+	static const char *const good[] = {"layers.3.x", "layers.x.4", "layers.4", "layersx.4.x"};
+	struct fix_opts o = {.shards = 2};
+	uint64_t shape[1] = {5};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		struct fix_model *m = fix_new(&o);
+
+		fix_add(m, names[i], "BF16", 1, shape);
+		fix_write(m);
+		assert_refused(m, -EINVAL, EXIT_DATA_ERR, names[i], "num_hidden_layers");
+		fix_free(m);
+	}
+	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+		struct fix_model *m = fix_new(&o);
+		struct errbuf err;
+		struct ckpt *ck;
+
+		fix_add(m, good[i], "BF16", 1, shape);
+		fix_write(m);
+		assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+		assert_int_equal(ck->extra_n, 1);
+		ckpt_close(ck);
+		fix_free(m);
+	}
+}
+
 static void test_missing_tensor_is_named(void **state)
 {
 	static const char *const names[] = {"embed.weight", "layers.1.attn.indexer.wq_b.weight",
@@ -489,6 +521,7 @@ int main(void)
 		cmocka_unit_test(test_kv_norm_is_found_under_its_saved_name),
 		cmocka_unit_test(test_packed_experts_are_found_within_their_tensor),
 		cmocka_unit_test(test_tensors_of_other_parts_are_ignored_and_counted),
+		cmocka_unit_test(test_layers_beyond_the_configuration_are_refused),
 		cmocka_unit_test(test_missing_tensor_is_named),
 		cmocka_unit_test(test_missing_scales_are_named),
 		cmocka_unit_test(test_wrong_shape_is_shown_beside_the_right_one),

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/conf_rows.h"
@@ -119,17 +120,92 @@ static void test_errors_name_line_and_what_would_be_right(void **state)
 		assert_refused(cases[i][0], cases[i][1]);
 }
 
-static void test_long_lines_and_nul_bytes_are_refused(void **state)
+/* A line may be of any length, also where inih's buffer ends; a value has as many bytes as with -s.
+ */
+static void test_values_of_any_length_are_read_whole(void **state)
 {
-	char text[512] = "[model]\npath=";
+	static const char *const heads[] = {"path=", "  path  =  ", "path:"};
+	static const char *const tails[] = {"", " \t", " ; a comment = x", "\r"};
+	char text[4096], value[CONF_STR_MAX + 8], assignment[2048];
+	size_t n, i;
 
-	memset(text + strlen(text), 'x', 194);
-	assert_refused(text, "x.ini:2: a line of 199 bytes; at most 198 fit");
-	text[8 + 198] = '\0';
+	for (n = 150; n <= CONF_STR_MAX; n += n > 230 && n < 1000 ? 37 : 1) {
+		memset(value, 'x', n);
+		value[n - 1] = '=';
+		value[n] = '\0';
+		snprintf(assignment, sizeof(assignment), "model.path=%s", value);
+		for (i = 0; i < ARRAY_LEN(heads) * ARRAY_LEN(tails); i++) {
+			snprintf(text, sizeof(text), "[model]\n%s%s%s\nname = after\n",
+				heads[i % 3], value, tails[i / 3]);
+			if (n == CONF_STR_MAX) {
+				assert_refused(text, "x.ini:2: model.path: longer than 1023 bytes");
+				assert_true(conf_override(&set, assignment, &err) < 0);
+				continue;
+			}
+			if (read_text(text) < 0)
+				fail_msg("%s", err.text);
+			assert_string_equal(set.conf.model_path, value);
+			assert_string_equal(set.conf.model_name, "after");
+			assert_int_equal(conf_override(&set, assignment, &err), 0);
+			assert_string_equal(set.conf.model_path, value);
+		}
+	}
+}
+
+static void test_other_long_lines_mean_what_short_ones_do(void **state)
+{
+	static const struct {
+		const char *line, *sentence; /* # is filled up */
+	} rows[] = {
+		{";#", NULL},
+		{"#", NULL},
+		{"[model] #", NULL},
+		{"[model#]", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"[model#", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"name#", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"name ; # = a", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"name # = a", "x.ini:2: neither [section] nor KEY = VALUE"},
+		{"path =    ;#", NULL},
+		{"nme = #", "x.ini:2: unknown key nme in [model]; the nearest is model.name"},
+		{"[fabric] ; #\nworkers = 0",
+			"x.ini:3: fabric.workers = 0: must be 1 to 64, or auto"},
+	};
+	char text[1024], filled[512];
+	size_t i, at;
+
+	memset(filled, '#', sizeof(filled) - 1);
+	filled[sizeof(filled) - 1] = '\0';
+	for (i = 0; i < ARRAY_LEN(rows); i++) {
+		at = strcspn(rows[i].line, "#");
+		snprintf(text, sizeof(text), "[model]\n%.*s%s%s\n", (int)at, rows[i].line, filled,
+			rows[i].line + at + 1);
+		if (rows[i].sentence)
+			assert_refused(text, rows[i].sentence);
+		else if (read_text(text) < 0)
+			fail_msg("%s: %s", rows[i].line, err.text);
+	}
+	/* the mark before the first line is no part of it, however long that is */
+	snprintf(text, sizeof(text), "\xef\xbb\xbf;%s\n", filled);
 	assert_int_equal(read_text(text), 0);
-	assert_int_equal(strlen(set.conf.model_path), 193);
+}
+
+static void test_bytes_that_are_no_text_are_refused(void **state)
+{
 	assert_true(conf_read(&set, "x.ini", "[model]\npa\0th=1\n", 16, &err) < 0);
 	assert_string_equal(err.text, "x.ini:2: a NUL byte; the file must be text");
+	assert_refused("[model]\nname = a\xff"
+		       "b\n",
+		"x.ini:2: model.name: is not valid UTF-8");
+	assert_refused("[model]\nname = \xc3\n", "x.ini:2: model.name: is not valid UTF-8");
+	assert_true(conf_override(&set, "model.path=/m\xed\xa0\x80", &err) < 0);
+	assert_string_equal(err.text, "model.path: is not valid UTF-8");
+	assert_int_equal(conf_override(&set, "model.path=/mä｜", &err), 0);
+}
+
+static void test_a_key_needs_a_section(void **state)
+{
+	assert_refused("path = /m\n", "x.ini:1: key path stands in no [section]");
+	assert_refused("[]\npath = /m\n", "x.ini:2: key path stands in no [section]");
 }
 
 static void test_command_line_wins_and_origins_are_kept(void **state)
@@ -213,7 +289,49 @@ static void test_missing_file_is_66(void **state)
 {
 	assert_int_equal(conf_read_file(&set, "/nonexistent/heddle.ini", &err), -ENOENT);
 	assert_int_equal(err.exit_code, EXIT_NO_INPUT);
-	assert_true(conf_read_file(&set, "/", &err) < 0);
+}
+
+static void test_rules_across_keys_name_the_line_of_a_file(void **state)
+{
+	static const char *const rows[][2] = {
+		{"[fabric]\nring = 65537\n", "x.ini:4: fabric.ring must be a power of two"},
+		{"[fabric]\nbackend = cuda\n", "x.ini:4: fabric.backend = cuda"},
+		{"[cache]\n\nprefix = on\n", "x.ini:5: cache.prefix: "},
+		{"[cache]\ndisk_bytes = 1M\n", "x.ini:4: cache.disk_dir and"},
+		{"[guard]\nshadow_rate = 0.1\n", "x.ini:4: guard.canary_interval and"},
+		{"[listen]\nsocket =\n", "x.ini:4: listen.socket and listen.tcp are both empty"},
+	};
+	char text[512];
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(rows); i++) {
+		conf_fini(&set);
+		assert_int_equal(conf_init(&set), 0);
+		snprintf(text, sizeof(text), "[model]\npath = /m\n%s", rows[i][0]);
+		assert_int_equal(read_text(text), 0);
+		assert_true(conf_check(&set, &err) < 0);
+		if (strncmp(err.text, rows[i][1], strlen(rows[i][1])) != 0)
+			fail_msg("got:  %s\nwant: %s", err.text, rows[i][1]);
+	}
+	/* the command line has the last word, and no line */
+	assert_int_equal(conf_override(&set, "listen.socket=", &err), 0);
+	assert_true(conf_check(&set, &err) < 0);
+	assert_int_equal(strncmp(err.text, "listen.socket and", 17), 0);
+}
+
+static void test_what_is_no_file_is_refused_at_once(void **state)
+{
+	char path[] = "/tmp/heddle-conf.XXXXXX";
+
+	assert_non_null(mkdtemp(path));
+	assert_int_equal(rmdir(path), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	assert_int_equal(conf_read_file(&set, path, &err), -EINVAL);
+	assert_non_null(strstr(err.text, "is not a regular file"));
+	unlink(path);
+	assert_int_equal(conf_read_file(&set, "/", &err), -EINVAL);
+	assert_int_equal(conf_read_file(&set, "/dev/zero", &err), -EINVAL);
+	assert_int_equal(conf_read_file(&set, "/dev/null", &err), 0);
 }
 
 /* The sample, with every key uncommented, must read back as the defaults. */
@@ -248,7 +366,12 @@ int main(void)
 		T(test_values_of_every_type_are_read),
 		T(test_units_are_exact),
 		T(test_errors_name_line_and_what_would_be_right),
-		T(test_long_lines_and_nul_bytes_are_refused),
+		T(test_values_of_any_length_are_read_whole),
+		T(test_other_long_lines_mean_what_short_ones_do),
+		T(test_bytes_that_are_no_text_are_refused),
+		T(test_a_key_needs_a_section),
+		T(test_rules_across_keys_name_the_line_of_a_file),
+		T(test_what_is_no_file_is_refused_at_once),
 		T(test_command_line_wins_and_origins_are_kept),
 		T(test_reload_takes_over_only_what_may_change),
 		T(test_rules_across_keys),

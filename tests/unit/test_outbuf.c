@@ -117,7 +117,7 @@ static void test_utf8_char_refuses_what_unicode_forbids(void **state)
 
 	(void)state;
 	for (i = 0; i < ARRAY_LEN(cases); i++)
-		assert_int_equal(outbuf_utf8_char(cases[i].text, cases[i].len), cases[i].expected);
+		assert_int_equal(utf8_char(cases[i].text, cases[i].len), cases[i].expected);
 }
 
 static void test_add_grows_and_printf_takes_long_text(void **state)

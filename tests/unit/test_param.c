@@ -155,7 +155,11 @@ static void test_read_wrong_types_are_named(void **state)
 		{S_CHAT, "{\"seed\":1e17}", "seed", "an integer"},
 		{S_TEXT, "{\"suffix\":\"x\"}", "suffix", "not supported"},
 		{S_TEXT, "{\"best_of\":2}", "best_of", "not supported"},
-		{S_CHAT, "{\"functions\":[]}", "functions", "use tools"},
+		{S_CHAT, "{\"functions\":[{}]}", "functions", "use tools"},
+		{S_CHAT, "{\"functions\":{}}", "functions", "use tools"},
+		{S_CHAT, "{\"function_call\":{\"name\":\"f\"}}", "function_call",
+			"use tool_choice"},
+		{S_CHAT, "{\"web_search_options\":{}}", "web_search_options", "searches nothing"},
 		{S_CHAT, "{\"modalities\":[\"audio\"]}", "modalities", "text only"},
 		{S_DETOKENIZE, "{\"tokens\":\"1\"}", "tokens", "an array"},
 	};
@@ -172,6 +176,9 @@ static void test_read_accepts_what_changes_nothing(void **state)
 	check_ok(S_TEXT, "{\"suffix\":null,\"best_of\":1,\"user\":\"u\"}");
 	check_ok(S_CHAT, "{\"modalities\":[\"text\"],\"metadata\":{\"a\":\"b\"},\"store\":false,"
 			 "\"user\":7,\"service_tier\":\"auto\",\"parallel_tool_calls\":true}");
+	check_ok(S_TEXT, "{\"suffix\":\"\",\"best_of\":1.0}");
+	check_ok(S_CHAT, "{\"functions\":[],\"function_call\":\"none\"}");
+	check_ok(S_CHAT, "{\"function_call\":\"auto\",\"functions\":null,\"audio\":null}");
 	check_ok(S_CHAT, "{\"max_tokens\":5.0,\"temperature\":1,\"stream_options\":null}");
 }
 

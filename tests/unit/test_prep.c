@@ -280,7 +280,7 @@ static void test_run_errors_are_one_line_of_utf8(void **state)
 	for (i = 0; i < ARRAY_LEN(bodies); i++) {
 		run(&p, S_CHAT, bodies[i], strlen(bodies[i]));
 		assert_int_equal(p.status, 400);
-		assert_true(outbuf_utf8_valid(p.error.err.text, strlen(p.error.err.text)));
+		assert_true(utf8_valid(p.error.err.text, strlen(p.error.err.text)));
 		for (k = 0; p.error.err.text[k]; k++)
 			assert_true((uint8_t)p.error.err.text[k] >= 0x20);
 		prep_fini(&p);

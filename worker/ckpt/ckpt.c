@@ -332,14 +332,35 @@ static struct ckpt *ckpt_new(const char *dir)
 	return ck;
 }
 
-static void count_extra(struct ckpt *ck, const struct ckpt_files *f)
+/* The layer a tensor is named after, or -1. */
+static long layer_of(const char *name)
+{
+	char *end;
+	long layer;
+
+	if (strncmp(name, "layers.", 7) != 0 || name[7] < '0' || name[7] > '9')
+		return -1;
+	layer = strtol(name + 7, &end, 10);
+	return *end == '.' ? layer : -1;
+}
+
+/* Tensors that the model does not use may be there, but not layers that would be left out. */
+static int count_extra(struct ckpt *ck, const struct ckpt_files *f, struct errbuf *err)
 {
 	for (size_t i = 0; i < f->name_n; i++) {
-		if (f->names[i].used)
+		const struct ckpt_name *t = &f->names[i];
+
+		if (t->used)
 			continue;
+		if (layer_of(t->name) >= (long)ck->cfg.layers)
+			return err_set(err, -EINVAL, EXIT_DATA_ERR,
+				"%s/%s: tensor %s belongs to a layer that the model has not: "
+				"num_hidden_layers in config.json is %u",
+				ck->dir, f->files[t->file].name, t->tensor->name, ck->cfg.layers);
 		ck->extra_n++;
-		ck->extra_bytes += f->names[i].tensor->bytes;
+		ck->extra_bytes += t->tensor->bytes;
 	}
+	return 0;
 }
 
 int ckpt_open(const char *dir, struct ckpt **ret_ckpt, struct errbuf *err)
@@ -358,8 +379,9 @@ int ckpt_open(const char *dir, struct ckpt **ret_ckpt, struct errbuf *err)
 		ret = ckpt_files_scan(&f, err);
 	if (ret == 0)
 		ret = make_entries(&r);
+	if (ret == 0)
+		ret = count_extra(r.ck, &f, err);
 	if (ret == 0) {
-		count_extra(r.ck, &f);
 		r.ck->files = f.files;
 		r.ck->file_n = f.n;
 		f.files = NULL;
