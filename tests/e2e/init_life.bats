@@ -125,16 +125,25 @@ more_often()
 	grep -q 'LISTEN_FDS: descriptor 3 is not a listening stream socket' "$D/err"
 }
 
+locked()
+{
+	! flock -n "$D" true
+}
+
 @test "a reload asked for before it can read signals is done, not died of" {
-	mkfifo "$D/pipe" # opening it for the log waits for a reader: the daemon stands still there
-	printf '[daemon]\npidfile = %s\n[log]\ntarget = %s\n' "$D/pid" "$D/pipe" >>"$D/heddle.ini"
+	# while it waits for the lock on the socket's directory it stands still, its pidfile written
+	mkfifo "$D/until"
+	flock "$D" cat "$D/until" 3>&- &
+	until_true locked
+	printf '[daemon]\npidfile = %s\n' "$D/pid" >>"$D/heddle.ini"
 	daemon_spawn
 	until_true test -s "$D/pid"
 	kill -HUP "$PID"
 	kill -USR1 "$PID"
-	cat "$D/pipe" >"$D/read" 3>&- &
+	[ ! -e "$SOCKET" ]
+	: >"$D/until"
 	daemon_ready
-	LOG=$D/read until_true log_says 'configuration reloaded'
+	until_true log_says 'configuration reloaded'
 }
 
 @test "a refusal is on stderr and in the log" {
