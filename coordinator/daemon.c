@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <pthread.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,9 @@
 
 #define LOG_TAG "daemon"
 #include "shm/log.h"
+
+#define STACK_BYTES     (8u << 20)
+#define STACK_MIN_BYTES (1u << 20) /* JSON as deep as its parser lets it be */
 
 /* ---- background ---- */
 
@@ -184,12 +188,35 @@ int daemon_become(const char *user, const char *group, struct errbuf *err)
 	return 0;
 }
 
-void daemon_raise_limits(void)
+/* Threads get theirs in full at once; the main thread's grows up to what the limit is by then. */
+static int raise_stack(struct errbuf *err)
+{
+	struct rlimit stack;
+	pthread_attr_t attr;
+
+	if (pthread_attr_init(&attr) == 0) {
+		if (pthread_attr_setstacksize(&attr, STACK_BYTES) == 0)
+			(void)pthread_setattr_default_np(&attr);
+		pthread_attr_destroy(&attr);
+	}
+	if (getrlimit(RLIMIT_STACK, &stack) < 0 || stack.rlim_cur >= STACK_BYTES)
+		return 0;
+	stack.rlim_cur = MIN(stack.rlim_max, (rlim_t)STACK_BYTES);
+	(void)setrlimit(RLIMIT_STACK, &stack);
+	if (stack.rlim_cur >= STACK_MIN_BYTES)
+		return 0;
+	return err_set(err, -EPERM, EXIT_OS_ERR,
+		"the stack limit is %llu KiB (ulimit -s, LimitSTACK=): at least %u are needed",
+		(unsigned long long)stack.rlim_cur >> 10, STACK_MIN_BYTES >> 10);
+}
+
+int daemon_raise_limits(struct errbuf *err)
 {
 	struct rlimit files;
 
-	if (getrlimit(RLIMIT_NOFILE, &files) < 0)
-		return;
-	files.rlim_cur = files.rlim_max;
-	(void)setrlimit(RLIMIT_NOFILE, &files);
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		(void)setrlimit(RLIMIT_NOFILE, &files);
+	}
+	return raise_stack(err);
 }

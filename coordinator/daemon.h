@@ -44,7 +44,10 @@ int daemon_become(const char *user, const char *group, struct errbuf *err) MUST_
 int daemon_give(const char *path, const char *user, const char *group, bool keep_group,
 	struct errbuf *err) MUST_CHECK;
 
-/* As many open files as the hard limit allows. */
-void daemon_raise_limits(void);
+/*
+ * As many open files as the hard limit allows, and stacks as usual whatever ulimit -s says; before
+ * any thread is started. -EPERM (71) where the hard limit leaves the main thread's stack too small.
+ */
+int daemon_raise_limits(struct errbuf *err) MUST_CHECK;
 
 #endif

@@ -89,7 +89,7 @@ static int check_only(const struct conf_set *set)
 	struct errbuf err = {"out of memory", EXIT_OS_ERR};
 	const struct conf *c = &set->conf;
 
-	if (start_check(c, true, &err) < 0 ||
+	if (daemon_raise_limits(&err) < 0 || start_check(c, true, &err) < 0 ||
 		daemon_become(c->daemon_user, c->daemon_group, &err) < 0 ||
 		log_check(c->log_target, &err) < 0 || check_model(c, &err) < 0)
 		return complain(&err);
@@ -138,7 +138,8 @@ static int prepare(struct daemon *d, struct listen_set *sockets, const struct op
 	if (!opts->foreground)
 		r = daemon_background(d, err);
 	umask(027);
-	daemon_raise_limits();
+	if (r == 0)
+		r = daemon_raise_limits(err);
 	hold_signals();
 	if (r == 0)
 		handed = r = listen_inherit(sockets, err);

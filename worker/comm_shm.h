@@ -31,8 +31,8 @@ struct comm_shm_opts {
 	struct bell_armed *armed[COMM_WORLD_MAX]; /* armed[r]: rank r sleeps on somebody's flag */
 	size_t area_bytes;
 	struct bell_how how; /* without a deadline */
-	/* A peer may be this late, by steps of how.check_ns; 0: no limit. Time in which this process
-	 * did not run does not count. */
+	/* A peer may be this late, by steps of how.check_ns; 0: no limit. Time in which this
+	 * process did not run does not count. */
 	uint64_t timeout_ns;
 };
 

@@ -1,5 +1,7 @@
 /* heddle-worker: the command line. See serve.h for what it does then. */
+#define _GNU_SOURCE
 #include <getopt.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -147,6 +149,46 @@ static void leave_signals_to_heddled(void)
 		signal(kept[i], SIG_DFL);
 }
 
+/* ---- stacks: of a size that ulimit -s does not decide ---- */
+
+#define STACK_BYTES (8u << 20)
+
+struct on_stack {
+	const struct args *args;
+	int code;
+};
+
+static void *run_on_stack(void *user)
+{
+	struct on_stack *o = user;
+
+	o->code = o->args->check ? check(o->args->conf_fd) : serve_run(&o->args->serve);
+	return NULL;
+}
+
+/* Runs the worker, and what threads it starts, with STACK_BYTES each: they are touched as used. */
+static int run(const struct args *args)
+{
+	struct on_stack o = {.args = args};
+	pthread_attr_t attr;
+	pthread_t thread;
+	int r = pthread_attr_init(&attr);
+
+	if (r == 0)
+		r = pthread_attr_setstacksize(&attr, STACK_BYTES);
+	if (r == 0)
+		r = pthread_setattr_default_np(&attr); /* of compute and loading threads */
+	if (r == 0)
+		r = pthread_create(&thread, &attr, run_on_stack, &o);
+	if (r) {
+		fprintf(stderr, "cannot start a thread: %s\n", strerror(r));
+		return EXIT_OS_ERR;
+	}
+	pthread_attr_destroy(&attr);
+	pthread_join(thread, NULL);
+	return o.code;
+}
+
 static int misused(void)
 {
 	fputs(usage, stderr);
@@ -175,12 +217,12 @@ int main(int argc, char **argv)
 	if (optind != argc)
 		return misused();
 	if (a.check)
-		return a.given == 1 && a.conf_fd >= 0 ? check(a.conf_fd) : misused();
+		return a.given == 1 && a.conf_fd >= 0 ? run(&a) : misused();
 	if (a.given != 6 || a.conf_fd >= 0 || a.serve.world < 1 ||
 		a.serve.world > SEG_WORKERS_MAX || a.worker_n != (int)a.serve.world ||
 		a.serve.rank >= a.serve.world)
 		return misused();
 	leave_signals_to_heddled();
 	log_own_stderr();
-	return serve_run(&a.serve);
+	return run(&a);
 }

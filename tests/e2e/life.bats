@@ -424,3 +424,15 @@ log_in()
 	ask 3
 	same "$http" 200
 }
+
+@test "a small stack is raised, or 71 where it must not be" {
+	(
+		ulimit -s 64
+		refused 71 "the stack limit is 64 KiB" -c "$D/heddle.ini"
+		refused 71 "the stack limit is 64 KiB" -t -c "$D/heddle.ini"
+	)
+	ulimit -S -s 64
+	daemon_start
+	ask 3
+	same "$http" 200
+}

@@ -114,6 +114,26 @@ long_prompts()
 	same "$(grep -c 'generation 2' "$D/log")" 0
 }
 
+@test "a stack of 1 MiB (ulimit -s) is enough, for prompts and deep JSON too" {
+	ulimit -s 1024
+	daemon_start -s fabric.workers=2
+	greedy
+	post /v1/completions "{\"prompt\": $(printf '[%.0s' {1..2040})1$(printf ']%.0s' {1..2040}), \"max_tokens\": 1}"
+	same "$http" 400
+	ask 40
+	same "$http" 200
+}
+
+@test "a worker's stacks are its own, whatever ulimit -s says" {
+	printf '#!/bin/sh\nulimit -s 64\nexec "%s" "$@"\n' "$HEDDLE_WORKER" >"$D/worker"
+	chmod 755 "$D/worker"
+	HEDDLE_WORKER=$D/worker daemon_start -s fabric.workers=2 -s fabric.threads=2
+	greedy
+	ask 40
+	same "$http" 200
+	log_says 'all 2 workers are ready (generation 1)'
+}
+
 @test "SIGTERM lets a real request finish and the workers leave by themselves" {
 	daemon_start -s fabric.workers=2 -s log.level=debug
 	ask_behind 100
