@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <syslog.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,12 +26,12 @@ enum log_way {
 	LOG_PLAIN,  /* a file, or a description of ours that is O_NONBLOCK */
 	LOG_SOCKET, /* send(2) can be told not to wait */
 	LOG_SHARED, /* a pipe or terminal whose flags are not ours to change */
+	LOG_DEVLOG, /* /dev/log, which syslog(3) would wait for */
 };
 
 /* The process's log is the one thing that is global: every module writes to it from anywhere. */
 static struct {
 	int fd;
-	int use_syslog;
 	int follow, to_journal;
 	enum conf_format format;
 	char who[32];
@@ -126,6 +128,19 @@ int log_check(const char *target, struct errbuf *err)
 	return r < 0 ? refuse_path(target, -r, err) : 0;
 }
 
+/* -1 while nobody listens there: each line tries again. */
+static int open_syslog(void)
+{
+	const struct sockaddr_un addr = {.sun_family = AF_UNIX, .sun_path = _PATH_LOG};
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
 /* JOURNAL_STREAM is device:inode of the journal's socket; children inherit it with any stderr. */
 static int is_journal(int fd)
 {
@@ -140,7 +155,8 @@ static int is_journal(int fd)
 int log_open(const char *target, enum conf_level level, enum conf_format format, const char *who,
 	struct errbuf *err)
 {
-	int fd = STDERR_FILENO, use_syslog = strcmp(target, "syslog") == 0;
+	bool use_syslog = strcmp(target, "syslog") == 0;
+	int fd = STDERR_FILENO;
 
 	if (is_path(target)) {
 		fd = open_path(target, err);
@@ -151,12 +167,9 @@ int log_open(const char *target, enum conf_level level, enum conf_format format,
 		close(log_state.fd);
 	snprintf(log_state.who, sizeof(log_state.who), "%s", who);
 	snprintf(log_state.path, sizeof(log_state.path), "%s", fd == STDERR_FILENO ? "" : target);
-	if (use_syslog)
-		openlog(log_state.who, LOG_PID, LOG_DAEMON);
-	log_state.fd = fd;
-	log_state.way = way_of(fd);
-	log_state.use_syslog = use_syslog;
-	log_state.to_journal = fd == STDERR_FILENO && is_journal(fd);
+	log_state.fd = use_syslog ? open_syslog() : fd;
+	log_state.way = use_syslog ? LOG_DEVLOG : way_of(fd);
+	log_state.to_journal = !use_syslog && fd == STDERR_FILENO && is_journal(fd);
 	log_state.format = format;
 	log_set_level(level);
 	return 0;
@@ -238,6 +251,24 @@ static ssize_t write_shared(int fd, const char *line, size_t n)
 	return write(fd, line, n);
 }
 
+/* A daemon that was started anew has another socket at the path. */
+static ssize_t write_syslog(const char *line, size_t n)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	ssize_t done;
+
+	pthread_mutex_lock(&mutex);
+	done = send(log_state.fd, line, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (done < 0 && errno != EAGAIN && errno != ENOBUFS) {
+		if (log_state.fd >= 0)
+			close(log_state.fd);
+		log_state.fd = open_syslog();
+		done = send(log_state.fd, line, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+	}
+	pthread_mutex_unlock(&mutex);
+	return done;
+}
+
 static bool write_line(const char *line, size_t n)
 {
 	ssize_t done;
@@ -248,6 +279,9 @@ static bool write_line(const char *line, size_t n)
 		break;
 	case LOG_SHARED:
 		done = write_shared(log_state.fd, line, n);
+		break;
+	case LOG_DEVLOG:
+		done = write_syslog(line, n);
 		break;
 	default:
 		done = write(log_state.fd, line, n);
@@ -264,6 +298,15 @@ static size_t make_line(char *line, enum conf_level level, const char *tag, cons
 	int n;
 
 	clock_gettime(CLOCK_REALTIME, &ts);
+	if (log_state.way == LOG_DEVLOG) {
+		/* as syslog(3) writes it: RFC 3164, local time, no newline */
+		localtime_r(&ts.tv_sec, &tm);
+		strftime(when, sizeof(when), "%h %e %T", &tm);
+		n = snprintf(line, LOG_LINE, "<%d>%s %s[%d]: %s: %s",
+			LOG_DAEMON | level_priority[level], when, log_state.who, (int)getpid(), tag,
+			text);
+		return n > 0 ? MIN((size_t)n, LOG_LINE - 1u) : 0;
+	}
 	gmtime_r(&ts.tv_sec, &tm);
 	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
 	if (log_state.format == CONF_FORMAT_JSON) {
@@ -310,10 +353,6 @@ void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	one_line(text);
-	if (log_state.use_syslog) {
-		syslog(level_priority[level], "%s: %s", tag, text);
-		return;
-	}
 	if (log_state.follow && log_state.path[0])
 		follow_path();
 	if (!tell_dropped() || !write_line(line, make_line(line, level, tag, text)))

@@ -8,14 +8,17 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <setjmp.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -235,6 +238,61 @@ static void test_fifo_is_refused_without_a_reader_and_never_blocks(void **state)
 	unlink(path);
 }
 
+/* ---- syslog ---- */
+
+/* In a /dev of our own, where a syslog daemon listens that has stopped reading. 77: not allowed. */
+static int fill_syslog(void *arg)
+{
+	const struct sockaddr_un addr = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+	char line[2304];
+	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0), got = 0;
+	ssize_t n;
+
+	(void)arg;
+	if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+		mount("none", "/dev", "tmpfs", 0, NULL) < 0)
+		return 77;
+	if (log_open("syslog", CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "child", NULL) < 0)
+		return 1;
+	log_info("nobody is there yet");
+	if (bind(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
+		return 2;
+	for (int i = 0; i < LINES; i++)
+		log_info("line %d of many", i);
+	n = recv(fd, line, sizeof(line) - 1, 0);
+	if (n < 0)
+		return 3;
+	line[n] = '\0';
+	if (strncmp(line, "<28>", 4) != 0 || !strstr(line, " child[") ||
+		!strstr(line, "1" LOST_TEXT))
+		return 4; /* daemon.warning, of the line that nobody took */
+	n = recv(fd, line, sizeof(line) - 1, 0);
+	line[n > 0 ? n : 0] = '\0';
+	if (strncmp(line, "<30>", 4) != 0 || !strstr(line, "]: test: line 0 of many"))
+		return 5;
+	for (; n > 0; n = recv(fd, line, sizeof(line) - 1, 0))
+		got++;
+	log_info("it reads again");
+	n = recv(fd, line, sizeof(line) - 1, 0);
+	line[n > 0 ? n : 0] = '\0';
+	return got < LINES && strstr(line, LOST_TEXT) &&
+			       atoi(strstr(line, "log: ") + 5) == LINES - got
+		       ? 0
+		       : 6;
+}
+
+static void test_syslog_that_nobody_reads_does_not_block(void **state)
+{
+	int code = finish(start(fill_syslog, NULL));
+
+	(void)state;
+	if (code == 77) {
+		print_message("no mount namespace to be had\n");
+		skip();
+	}
+	assert_int_equal(code, 0);
+}
+
 /* ---- a file that may not grow ---- */
 
 static int outgrow(void *arg)
@@ -297,6 +355,7 @@ int main(void)
 		cmocka_unit_test(test_socket_that_nobody_reads_does_not_block),
 		cmocka_unit_test(test_reader_that_has_gone_is_no_error),
 		cmocka_unit_test(test_fifo_is_refused_without_a_reader_and_never_blocks),
+		cmocka_unit_test(test_syslog_that_nobody_reads_does_not_block),
 		cmocka_unit_test(test_file_that_may_not_grow_costs_lines_only),
 	};
 
