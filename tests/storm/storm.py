@@ -220,6 +220,7 @@ class Storm:
             except OSError as e:
                 if e.errno not in (errno.EPIPE, errno.ECONNRESET):
                     raise
+                s.is_late()
                 s.out.clear()  # what the daemon had to say is still to be read
                 break
             s.is_late()
@@ -361,7 +362,7 @@ def main():
     p.add_argument("--at", type=int, default=0)
     p.add_argument("--seconds", type=float, default=36000)
     p.add_argument("--lanes", type=int, default=32)
-    p.add_argument("--deadline", type=float, default=600)
+    p.add_argument("--deadline", type=float, default=1800)
     p.add_argument("--growth", type=int, default=4096, help="KiB by which the daemon may grow after a third of the way")
     args = p.parse_args()
     sys.set_int_max_str_digits(0)
