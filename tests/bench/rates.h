@@ -28,6 +28,9 @@ struct rates {
 int rates_open(struct rates *r, unsigned threads) MUST_CHECK;
 void rates_close(struct rates *r);
 
+/* Both flop rates anew: a bench that runs for minutes asks beside each of its rows. */
+void rates_refresh(struct rates *r);
+
 /* Bytes a second at which all threads together read a set of so many bytes again and again, each
  * its own part; so a set that fits a cache is read from that cache. */
 double rates_read(struct rates *r, double bytes);
