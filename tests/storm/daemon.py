@@ -27,6 +27,21 @@ def raise_file_limit(wanted):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def own_memory(pid):
+    """Resident KiB of anonymous memory but for pools and states: these are mapped without
+    reservation (nr), like malloc's arenas, but are larger than one."""
+    kib = size = anonymous = 0
+    with open(f"/proc/{pid}/smaps") as f:
+        for line in f:
+            if line.startswith("Size:"):
+                size = int(line.split()[1])
+            elif line.startswith("Anonymous:"):
+                anonymous = int(line.split()[1])
+            elif line.startswith("VmFlags:") and not ("nr" in line.split() and size > 65536):
+                kib += anonymous
+    return kib
+
+
 class Daemon:
     def __init__(self, settings, tcp=True):
         self.dir = tempfile.mkdtemp(prefix="heddle.", dir="/tmp")
@@ -101,12 +116,9 @@ class Daemon:
             return [self.pid] + [int(p) for p in f.read().split()]
 
     def rss(self):
-        """Resident KiB of the daemon alone, and of its workers, without what they share: rings and
-        pages, of a fixed size, become resident where they are first used."""
-        sizes = []
-        for pid in self.pids():
-            with open(f"/proc/{pid}/status") as f:
-                sizes.append(int(re.search(r"RssAnon:\s+(\d+)", f.read())[1]))
+        """Resident KiB of the daemon alone, and of its workers, without rings, the cache's pools and
+        the states of sequences: these have a fixed size and become resident where first used."""
+        sizes = [own_memory(pid) for pid in self.pids()]
         return sizes[0], sum(sizes[1:])
 
     def files(self):
