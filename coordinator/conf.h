@@ -64,4 +64,7 @@ void conf_each(const struct conf_set *set,
 void conf_reload(struct conf_set *set, const struct conf_set *next,
 	void (*locked)(void *user, const char *name), void *user);
 
+/* The values of `from` that may be reloaded, into a module's own copy. */
+void conf_take_reloaded(struct conf *to, const struct conf *from);
+
 #endif

@@ -1,6 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/conf.h"
 #include "coordinator/engine_impl.h"
 
 #define LOG_TAG "engine"
@@ -369,11 +370,7 @@ void engine_stop(struct engine *e, void (*on_stopped_fn)(void *user), void *user
 
 void engine_reload(struct engine *e, const struct conf *conf)
 {
-	e->conf->schedule_queue = conf->schedule_queue;
-	e->conf->schedule_queue_timeout = conf->schedule_queue_timeout;
-	e->conf->fabric_progress_timeout = conf->fabric_progress_timeout;
-	e->conf->fabric_max_restarts = conf->fabric_max_restarts;
-	e->conf->log_level = conf->log_level;
+	conf_take_reloaded(e->conf, conf);
 	e->sched.queue.limit = (uint32_t)conf->schedule_queue;
 	e->sched.queue.timeout_ns = (mono_ns_t)conf->schedule_queue_timeout;
 	sup_set_limits(

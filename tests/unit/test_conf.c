@@ -252,6 +252,35 @@ static void test_reload_takes_over_only_what_may_change(void **state)
 	conf_fini(&next);
 }
 
+/* Of every key that reloads, the value arrives; of no other. */
+static void test_take_reloaded_takes_those_and_no_others(void **state)
+{
+	struct conf_set from;
+	struct conf to = set.conf;
+	char was[CONF_VALUE_MAX], now[CONF_VALUE_MAX], want[CONF_VALUE_MAX];
+	int changed = 0;
+
+	(void)state;
+	assert_int_equal(conf_init(&from), 0);
+	assert_int_equal(conf_override(&from, "fabric.workers=4", &err), 0);
+	assert_int_equal(conf_override(&from, "schedule.queue=7", &err), 0);
+	assert_int_equal(conf_override(&from, "schedule.queue_timeout=3s", &err), 0);
+	assert_int_equal(conf_override(&from, "log.level=debug", &err), 0);
+	assert_int_equal(conf_override(&from, "api.strict=on", &err), 0);
+	conf_take_reloaded(&to, &from.conf);
+	for (size_t i = 0; i < CONF_ROW__COUNT; i++) {
+		bool reloads = conf_rows[i].reload == CONF_RELOAD_RELOAD;
+
+		conf_row_print(&conf_rows[i], &set.conf, was, sizeof(was));
+		conf_row_print(&conf_rows[i], &from.conf, want, sizeof(want));
+		conf_row_print(&conf_rows[i], &to, now, sizeof(now));
+		assert_string_equal(now, reloads ? want : was);
+		changed += strcmp(now, was) != 0;
+	}
+	assert_int_equal(changed, 4);
+	conf_fini(&from);
+}
+
 static void test_rules_across_keys(void **state)
 {
 	static const struct {
@@ -374,6 +403,7 @@ int main(void)
 		T(test_what_is_no_file_is_refused_at_once),
 		T(test_command_line_wins_and_origins_are_kept),
 		T(test_reload_takes_over_only_what_may_change),
+		T(test_take_reloaded_takes_those_and_no_others),
 		T(test_rules_across_keys),
 		T(test_missing_file_is_66),
 		T(test_sample_reads_back_as_the_defaults),
