@@ -25,7 +25,6 @@ struct loop;
 enum engine_finish {
 	ENGINE_STOP_TOKEN, /* one of stop_tokens was sampled (it is the last token reported) */
 	ENGINE_LENGTH,     /* max_tokens reached */
-	ENGINE_CANCELLED,  /* engine_cancel(); no callback follows it */
 	ENGINE_FAILED,     /* see error and text */
 };
 
@@ -78,7 +77,8 @@ struct engine_limits engine_limits(const struct engine *e);
 /*
  * Queues a sequence. Returns 0; -EAGAIN when the queue is full (429); -ESHUTDOWN while draining or
  * when the group is not ready and will not be (503); -E2BIG when prompt_len + max_tokens exceeds
- * max_context; -EDOM for a token id outside the vocabulary. err says it in a sentence.
+ * max_context; -EDOM for a token id outside the vocabulary; -EINVAL for
+ * a request without a prompt or an answer; -ENOMEM. err says it in a sentence.
  */
 int engine_submit(struct engine *e, const struct engine_request *req, struct engine_seq **ret_seq,
 	struct errbuf *err) MUST_CHECK;
@@ -109,7 +109,7 @@ const char *engine_reason(const struct engine *e);
  */
 int engine_status_json(const struct engine *e, void *json_object) MUST_CHECK;
 
-/* Life cycle, used by main.c. on_health is called when health changes (sd_notify, log). */
+/* Life cycle, used by serve.c. on_health is called when health changes (sd_notify, log). */
 struct engine_hooks {
 	const char *worker_path; /* the program heddle-worker; copied */
 	void (*on_health)(void *user, enum engine_health health, const char *why);

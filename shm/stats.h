@@ -15,7 +15,7 @@
 #define STATS_COUNTERS(X)                                                                          \
 	X(steps, "steps run")                                                                      \
 	X(tokens, "tokens run, prompt and generated")                                              \
-	X(prompt_tokens, "tokens of prompts run")                                                  \
+	X(prompt_tokens, "tokens run, but those sampled before")                                   \
 	X(samples, "tokens sampled (rank 0)")                                                      \
 	X(run_ns, "time in steps")                                                                 \
 	X(comm_ns, "of which in collectives, waiting included")                                    \
