@@ -35,6 +35,26 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	same "$http" 200
 }
 
+@test "from the loss of a worker until all are ready again health says 503 and why" {
+	# a worker program that waits while there is a file
+	printf '#!/bin/sh\nwhile [ -e "%s/hold" ]; do sleep 0.01; done\nexec "%s" "$@"\n' "$D" "$HEDDLE_WORKER" >"$D/late"
+	chmod +x "$D/late"
+	HEDDLE_WORKER=$D/late daemon_start -s fabric.workers=2
+	health_is 200
+	touch "$D/hold"
+	kill -KILL "$(workers_of "$PID" | cut -d' ' -f2)"
+	until_true health_is 503
+	get /health
+	grep -q 'signal 9' <<<"$body"
+	began=$SECONDS
+	rm "$D/hold"
+	until_true health_is 200
+	[ $((SECONDS - began)) -le 10 ]
+	log_says 'all 2 workers are ready (generation 2)'
+	ask 3
+	same "$http" 200
+}
+
 @test "a worker killed in a step: the request ends with 503 and a reason, the next one is served" {
 	FAKE_FAULT=die@1:4 daemon_start -s fabric.workers=2
 	ask 50

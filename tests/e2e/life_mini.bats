@@ -21,6 +21,17 @@ greedy()
 	ids=$(grep -o '"token_ids": *\[[^]]*\]' <<<"$body")
 }
 
+# prompt_behind: a prompt of seconds in the background; its status lands in $D/asked
+prompt_behind()
+{
+	printf '{"prompt": [0%s], "max_tokens": 1}' "$(printf ',%d' {1..3999} {1..3999} {1..3999} {1..3999})" >"$D/prompt"
+	(
+		post /v1/completions "$(cat "$D/prompt")" && echo "$http $body" >"$D/asked.tmp"
+		mv "$D/asked.tmp" "$D/asked"
+	) 3>&- &
+	until_true steps_run
+}
+
 @test "workers killed idle, in a prompt, in an answer, and stopped: the answers after are the same" {
 	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=3s
 	greedy
@@ -38,6 +49,16 @@ greedy()
 	kill -KILL "$(workers_of "$PID" | cut -d' ' -f2)"
 	until_true test -f "$D/asked"
 	grep -q '^503 .*signal 9' "$D/asked"
+	until_true health_is 200
+	greedy
+	same "$ids" "$first"
+
+	rm "$D/asked"
+	prompt_behind
+	kill -KILL "$(workers_of "$PID" | cut -d' ' -f1)"
+	until_true test -f "$D/asked"
+	grep -q '^503 .*signal 9' "$D/asked"
+	log_says 'failed with 503 after 0 tokens'
 	until_true health_is 200
 	greedy
 	same "$ids" "$first"
