@@ -12,7 +12,8 @@ for t in "$@"; do
     work=$HEDDLE_BUILDDIR/fuzz-work
     mkdir -p "$work/$t"
     if [ "$what" = merge ]; then
-        "$HEDDLE_BUILDDIR/fuzz_$t" -merge=1 -max_len=4096 "$corpus" "$work/$t" 2>"$work/$t.merge.log"
+        "$HEDDLE_BUILDDIR/fuzz_$t" -merge=1 -use_counters=0 -max_len=4096 "$corpus" "$work/$t" \
+            2>"$work/$t.merge.log"
         echo "$t: $(find "$corpus" -type f | wc -l) inputs, $(cat "$corpus"/* | wc -c) bytes"
         continue
     fi
