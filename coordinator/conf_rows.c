@@ -154,7 +154,7 @@ static int parse_units(const char *text, const struct unit *units, size_t n, int
 {
 	const char *digits = text;
 	char *end;
-	double fraction;
+	double fraction = 0;
 	int64_t whole;
 	size_t i;
 
@@ -164,9 +164,12 @@ static int parse_units(const char *text, const struct unit *units, size_t n, int
 	whole = strtoll(digits, &end, 10);
 	if (errno)
 		return -ERANGE;
-	fraction = 0;
-	if (*end == '.' && isdigit((unsigned char)end[1])) /* 1.5s */
+	if (*end == '.' && isdigit((unsigned char)end[1])) { /* 1.5s */
+		digits = end + 1 + strspn(end + 1, "0123456789");
 		fraction = strtod(end, &end);
+		if (end != digits) /* strtod also takes .5e9, which is no fraction */
+			return -EINVAL;
+	}
 	while (*end == ' ')
 		end++;
 	for (i = 0; i < n; i++)
@@ -177,9 +180,10 @@ static int parse_units(const char *text, const struct unit *units, size_t n, int
 		i = 0;
 	if (i == n)
 		return -EINVAL;
-	if (__builtin_mul_overflow(whole, units[i].scale, &whole))
+	if (__builtin_mul_overflow(whole, units[i].scale, &whole) ||
+		__builtin_add_overflow(whole, (int64_t)(fraction * (double)units[i].scale), &whole))
 		return -ERANGE;
-	*ret_value = whole + (int64_t)(fraction * (double)units[i].scale);
+	*ret_value = whole;
 	return 0;
 }
 

@@ -102,6 +102,11 @@ static void test_errors_name_line_and_what_would_be_right(void **state)
 		{"[fabric]\nring=8Q\n", "x.ini:2: fabric.ring = 8Q: must be 64K to 1G"},
 		{"[fabric]\nring=99999999999999999999\n",
 			"x.ini:2: fabric.ring = 99999999999999999999: must be 64K to 1G"},
+		{"[fabric]\nring=1.1e2222\n", "x.ini:2: fabric.ring = 1.1e2222: must be 64K to 1G"},
+		{"[fabric]\nring=1.5e3K\n", "x.ini:2: fabric.ring = 1.5e3K: must be 64K to 1G"},
+		{"[cache]\nmemory=9223372036854775807.9\n",
+			"x.ini:2: cache.memory = 9223372036854775807.9: must be 1M to 1024G, or "
+			"auto"},
 		{"[api]\ntop_p=nan\n", "x.ini:2: api.top_p = nan: must be 0 to 1, or model"},
 		{"[api]\ntop_p=1.01\n", "x.ini:2: api.top_p = 1.01: must be 0 to 1, or model"},
 		{"[listen]\nmode=0888\n", "x.ini:2: listen.mode = 0888: must be 0000 to 0777"},
