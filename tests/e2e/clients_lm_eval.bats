@@ -17,7 +17,18 @@ teardown_file()
 
 replay()
 {
-	(cd "$HEDDLE_SRCDIR/tests/e2e" && python3 clients_lm_eval.py "$1") || {
+	python clients_lm_eval.py "$1"
+}
+
+# known WHAT: other prompts, of which the reference said more
+known()
+{
+	python clients_lm_eval_known.py "$1"
+}
+
+python()
+{
+	(cd "$HEDDLE_SRCDIR/tests/e2e" && python3 "$@") || {
 		tail -n 20 "$D/log" >&2
 		return 1
 	}
@@ -37,4 +48,24 @@ replay()
 
 @test "lm-eval with local-chat-completions" {
 	replay chat
+}
+
+@test "log-likelihoods of one and of several tokens are the reference's: token ids in batches" {
+	known ids
+}
+
+@test "log-likelihoods of text are the same" {
+	known text
+}
+
+@test "log-likelihoods with max_tokens 0 are the same" {
+	known empty
+}
+
+@test "a whole text in windows, as perplexity is measured" {
+	known rolling
+}
+
+@test "generation until stop strings, the end or a limit says what the reference says" {
+	known until
 }

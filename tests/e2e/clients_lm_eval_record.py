@@ -8,6 +8,11 @@ Two tasks are made on the spot from models/heddle-mini/golden.json: choices betw
 first tokens of an answer (loglikelihood), and whole answers up to a stop string (generate_until). lm_eval
 runs them in the forms that people use, through a proxy that writes down its requests. What is right is
 what golden.json says, which is transformers' word, not heddled's.
+
+    python3 tests/e2e/clients_lm_eval_record.py --build build --known
+
+records nothing: the harness itself encodes, asks and adds up what clients_lm_eval_known.json holds, and its
+results are compared with the reference's. That shows that the tokenisation there is the harness' own.
 """
 import argparse
 import http.client
@@ -27,9 +32,11 @@ sys.path.insert(0, HERE)
 
 import lm_eval  # noqa: E402
 import transformers  # noqa: E402
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.api.registry import get_model  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from clients_known import BOS, KNOWN, MODEL, USER  # noqa: E402
+from clients_known import BOS, KNOWN, MODEL, TOLERANCE, USER  # noqa: E402
 
 ASKED = [KNOWN[i] for i in (0, 2, 3, 5)]  # three short ones and a needle
 STOPS = [".", "\n\n", " How"]
@@ -159,15 +166,51 @@ def expected(body, tokenizer):
     return right
 
 
+def compare_known(port):
+    """Prints the harness' own results beside the reference's; the number of those that differ."""
+    with open(f"{HERE}/clients_lm_eval_known.json", encoding="utf-8") as f:
+        known = json.load(f)
+
+    def model(max_length):
+        return get_model("local-completions")(
+            model="heddle-mini", base_url=f"http://127.0.0.1:{port}/v1/completions", tokenizer=MODEL,
+            tokenizer_backend="huggingface", max_length=max_length, max_retries=1)
+
+    def instances(kind, arguments):
+        return [Instance(kind, {}, tuple(a), i) for i, a in enumerate(arguments)]
+
+    pairs, rolling, until = known["pairs"], known["rolling"], known["until"]
+    rows = [(case["why"], said, (sum(case["logprobs"]), case["greedy"])) for case, said in zip(
+        pairs, model(known["max_length"]).loglikelihood(instances("loglikelihood", [c["text"] for c in pairs])))]
+    rows += [("rolling", (said, None), (sum(sum(w["logprobs"]) for w in case["windows"]), None))
+             for case, said in zip(rolling, model(known["rolling_length"]).loglikelihood_rolling(
+                 instances("loglikelihood_rolling", [(c["text"],) for c in rolling])))]
+    wrong = 0
+    for why, (total, greedy), (right, right_greedy) in rows:
+        good = abs(total - right) <= TOLERANCE and greedy == right_greedy
+        wrong += not good
+        print(f"{'' if good else 'WRONG '}{why}: {total:.6f} {greedy}, reference {right:.6f} {right_greedy}")
+    texts = model(2048).generate_until(instances("generate_until", [
+        (c["context"], {"until": c["until"], "max_gen_toks": c["max_gen_toks"]}) for c in until]))
+    for case, said in zip(until, texts):
+        wrong += said != case["text"]
+        print(f"{'' if said == case['text'] else 'WRONG '}{said!r}, reference {case['text']!r}")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build")
-    build = os.path.abspath(parser.parse_args().build)
+    parser.add_argument("--known", action="store_true")
+    args = parser.parse_args()
+    build = os.path.abspath(args.build)
     tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
     with tempfile.TemporaryDirectory() as directory:
         tasks(directory, tokenizer)
         daemon, port = start_heddle(build, directory)
         try:
+            if args.known:
+                sys.exit(compare_known(port))
             recorder = Recorder(f"127.0.0.1:{port}")
             runs = {form: run(form, a, ["choice", "until"], recorder, directory) for form, a in FORMS.items()}
             runs["chat"] = run("chat", {}, ["chat"], recorder, directory)
