@@ -41,21 +41,19 @@ static void set_deadline(struct http_conn *c, mono_ns_t ns)
 
 static void leave_idle(struct http_conn *c)
 {
-	struct conn_list *l = &c->server->idle;
+	struct conn_list *l = c->idle;
 
-	if (!c->in_idle)
+	if (!l)
 		return;
-	c->in_idle = false;
+	c->idle = NULL;
 	*(c->idle_prev ? &c->idle_prev->idle_next : &l->first) = c->idle_next;
 	*(c->idle_next ? &c->idle_next->idle_prev : &l->last) = c->idle_prev;
 }
 
-static void enter_idle(struct http_conn *c, mono_ns_t patience_ns)
+static void enter_idle(struct http_conn *c, struct conn_list *l, mono_ns_t patience_ns)
 {
-	struct conn_list *l = &c->server->idle;
-
 	c->state = CONN_IDLE;
-	c->in_idle = true;
+	c->idle = l;
 	c->idle_next = NULL;
 	c->idle_prev = l->last;
 	*(l->last ? &l->last->idle_next : &l->first) = c;
@@ -97,6 +95,7 @@ void conn_close(struct http_conn *c)
 		log_request(c, 499);
 	leave_idle(c);
 	c->state = CONN_CLOSED;
+	c->server->n_open--;
 	loop_timer_stop(c->server->loop, &c->deadline);
 	loop_cancel(c->server->loop, &c->poll);
 	stream_cancel(&c->out);
@@ -162,7 +161,7 @@ static void finish_answer(struct http_conn *c)
 		shut_and_linger(c);
 		return;
 	}
-	enter_idle(c, CONN_IDLE_NS);
+	enter_idle(c, &c->server->kept, CONN_IDLE_NS);
 	handle_input(c);
 }
 
@@ -416,6 +415,8 @@ static void find_peer(struct http_conn *c, bool is_unix)
 		if (getsockopt(c->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0) {
 			c->peer_pid = cred.pid;
 			c->peer_uid = cred.uid;
+			snprintf(c->peer, sizeof(c->peer), "unix pid %d uid %u", (int)cred.pid,
+				(unsigned)cred.uid);
 		}
 		return;
 	}
@@ -449,15 +450,18 @@ struct http_conn *conn_new(struct http_server *s, int fd, bool is_unix, bool ref
 		s->conns->prev = c;
 	s->conns = c;
 	s->n_conns++;
+	s->n_open++;
 	if (loop_poll(s->loop, &c->poll, fd, POLLIN | POLLRDHUP) < 0) {
 		c->state = CONN_CLOSED;
+		s->n_open--;
 		conn_touch(c);
 		return c;
 	}
-	enter_idle(c, s->limits.header_timeout);
+	enter_idle(c, &s->fresh, s->limits.header_timeout);
 	if (refuse_it) {
 		http_parse_refuse(&c->parse, 503, "overloaded",
-			"more than %u connections: try again later", s->limits.max_connections);
+			"more than %u connections (api.max_connections): try again later",
+			s->limits.max_connections);
 		refuse(c);
 	}
 	return c;

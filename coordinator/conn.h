@@ -65,9 +65,10 @@ struct conn_list {
 struct http_conn {
 	struct http_server *server;
 	struct http_conn *next, *prev;           /* server->conns */
-	struct http_conn *idle_next, *idle_prev; /* server->idle, in order of falling idle */
+	struct http_conn *idle_next, *idle_prev; /* of *idle, in order of falling idle */
+	struct conn_list *idle;                  /* server->kept, server->fresh, or NULL */
 	struct http_conn *dirty_next;
-	bool is_dirty, in_idle;
+	bool is_dirty;
 	int fd;
 	enum conn_state state;
 	bool readable, eof; /* what the last poll and read said */
@@ -103,9 +104,11 @@ struct http_server {
 	struct http_server_ops ops;
 	struct http_listener *listeners;
 	struct http_conn *conns;
-	struct conn_list idle;
+	struct conn_list kept;  /* answered, and waiting for another request */
+	struct conn_list fresh; /* new, with nothing of a request yet */
 	struct http_conn *dirty;
-	uint32_t n_conns;
+	uint32_t n_conns;  /* in memory */
+	uint32_t n_open;   /* of these, not closed */
 	size_t body_bytes; /* request bodies in memory */
 	struct loop_hook hook;
 	bool draining;

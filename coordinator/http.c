@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "coordinator/conn.h"
@@ -39,22 +40,54 @@ static void on_turn_end(void *user)
 	check_drained(s);
 }
 
-/* Makes room for a new connection by ending the one that has been idle longest. */
+/* Nothing of a request has come. The kernel is asked: the loop may get to it only later in this
+ * turn. */
+static bool is_silent(const struct http_conn *c)
+{
+	char byte;
+
+	return !c->readable && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0;
+}
+
+static struct http_conn *longest_silent(const struct conn_list *list)
+{
+	struct http_conn *c = list->first;
+
+	while (c && !is_silent(c))
+		c = c->idle_next;
+	return c;
+}
+
+static void close_silent(const struct conn_list *list)
+{
+	struct http_conn *c, *next;
+
+	for (c = list->first; c; c = next) {
+		next = c->idle_next;
+		if (is_silent(c))
+			conn_close(c);
+	}
+}
+
+/*
+ * Makes room for a new connection. A client that has been answered knows that an idle connection
+ * may end; one that has just connected does not, so it is only second.
+ */
 static bool evict_idle(struct http_server *s)
 {
-	for (struct http_conn *c = s->idle.first; c; c = c->idle_next) {
-		if (!c->readable) {
-			conn_close(c);
-			return true;
-		}
-	}
-	return false;
+	struct http_conn *c = longest_silent(&s->kept);
+
+	if (!c)
+		c = longest_silent(&s->fresh);
+	if (c)
+		conn_close(c);
+	return c != NULL;
 }
 
 static void take(struct http_listener *l, int fd)
 {
 	struct http_server *s = l->server;
-	bool refuse = s->n_conns >= s->limits.max_connections && !evict_idle(s);
+	bool refuse = s->n_open >= s->limits.max_connections && !evict_idle(s);
 
 	if (refuse && s->n_conns >= s->limits.max_connections + CONN_REFUSALS)
 		close(fd);
@@ -140,8 +173,8 @@ void http_server_drain(struct http_server *s, void (*on_idle)(void *user), void 
 		loop_timer_stop(s->loop, &l->retry);
 		loop_cancel(s->loop, &l->accept);
 	}
-	while (s->idle.first)
-		conn_close(s->idle.first);
+	close_silent(&s->kept);
+	close_silent(&s->fresh);
 	loop_again(s->loop); /* on_idle comes from the hook even when there is nobody */
 }
 

@@ -47,7 +47,7 @@ struct http_request {
 	mono_ns_t arrived;
 	pid_t peer_pid; /* SO_PEERCRED; -1 on TCP */
 	uid_t peer_uid;
-	const char *peer; /* for the log: "unix" or "127.0.0.1:4711" */
+	const char *peer; /* for the log: "unix pid 4711 uid 1000" or "127.0.0.1:4711" */
 };
 
 const char *http_header_get(const struct http_request *req, const char *lower_name);

@@ -253,7 +253,8 @@ mono_ns_t sched_expire(struct sched *s, mono_ns_t now)
 		struct sched_seq *q = CONTAINER_OF(item, struct sched_seq, item);
 
 		snprintf(text, sizeof(text),
-			"the request waited %.1f s for a place, the limit is %.1f s",
+			"the request waited %.1f s for a place, the limit is %.1f s "
+			"(schedule.queue_timeout)",
 			(double)(now - item->since) / 1e9, (double)s->queue.timeout_ns / 1e9);
 		sched_forget(s, q);
 		s->counts.expired++;

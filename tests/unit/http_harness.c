@@ -367,3 +367,15 @@ void client_expect_end(int fd)
 
 	assert_int_equal(client_read(fd, &c, 1), 0);
 }
+
+void harness_expect_healthy(struct harness *h)
+{
+	int fd;
+
+	harness_wait(h, &h->counts.connections, 0);
+	fd = client_connect(h);
+	client_send(fd, GET("/echo"));
+	client_expect(fd, 200, "");
+	close(fd);
+	harness_wait(h, &h->counts.connections, 0);
+}

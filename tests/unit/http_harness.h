@@ -75,6 +75,8 @@ void harness_release(struct harness *h);
 void harness_wait_min(struct harness *h, const uint32_t *counter, uint32_t n);
 void harness_wait(struct harness *h, const uint32_t *counter, uint32_t n);
 struct harness_counts harness_counts(struct harness *h);
+/* Whatever happened before: all connections end, and then the server serves one. */
+void harness_expect_healthy(struct harness *h);
 
 /* A raw client: blocking, with a receive timeout that fails the test. */
 int client_connect(struct harness *h);
