@@ -51,3 +51,7 @@ cases()
 @test "openai's async client over TCP" {
 	cases clients_openai_async.py Tcp
 }
+
+@test "each parameter of a request has its effect" {
+	cases clients_openai_params.py
+}
