@@ -11,7 +11,7 @@ import openai
 from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from clients_known import call
+from clients_known import SOURCE, call
 from clients_openai import MODEL, WEATHER, strictly
 
 NOTE = {"type": "function", "function": {"name": "take_note", "strict": True, "parameters": {
@@ -160,6 +160,120 @@ class Tools(unittest.TestCase):
             self.ask(ASK + [{"role": "assistant", "content": "a"},
                             {"role": "tool", "tool_call_id": "call_1", "content": "b"}])
         self.assertIn("messages[2]", caught.exception.message)
+
+
+ANSWER = "Grüß Gott, 你好 ﷽ 🧑‍🚀 – \u0301e\u0301, done."
+CALLS = "\n\n" + calls(OSLO, NOTED)
+
+
+class Text(unittest.TestCase):
+    """What the model writes, split into tokens anywhere: whole characters, and stop strings where the rule has
+    them (docs/api.md, Where an answer stops)."""
+
+    setUpClass = classmethod(Tools.setUpClass.__func__)
+
+    def ask(self, **parameters):
+        return strictly(ChatCompletion, self.client.chat.completions.create(
+            model=MODEL, messages=ASK, **parameters)).choices[0]
+
+    def stream(self, **parameters):
+        """(content, reasoning, arguments by call, finish reason) of the pieces; each is whole characters."""
+        content, reasoning, arguments, reason = "", "", {}, None
+        for chunk in self.client.chat.completions.create(model=MODEL, messages=ASK, stream=True, **parameters):
+            for choice in chunk.choices:
+                delta = choice.delta
+                for piece in (delta.content or "", getattr(delta, "reasoning_content", None) or ""):
+                    self.assertNotIn("\ufffd", piece)
+                content += delta.content or ""
+                reasoning += getattr(delta, "reasoning_content", None) or ""
+                for call_delta in delta.tool_calls or []:
+                    arguments.setdefault(call_delta.index, "")
+                    arguments[call_delta.index] += call_delta.function.arguments or ""
+                reason = choice.finish_reason or reason
+        return content, reasoning, [json.loads(a) for a in arguments.values()], reason
+
+    def both(self, said, parameters, right):
+        """The same whole and streamed: right is (content, reasoning, arguments, finish reason)."""
+        script(said)
+        choice = self.ask(**parameters)
+        message = choice.message
+        self.assertEqual((message.content or "", getattr(message, "reasoning_content", None) or "",
+                          [json.loads(c.function.arguments) for c in message.tool_calls or []],
+                          choice.finish_reason), right, parameters)
+        script(said)
+        self.assertEqual(self.stream(**parameters), right, parameters)
+
+    def test_characters_over_several_tokens_stay_whole(self):
+        ids = call("POST", "/tokenize", {"prompt": ANSWER, "add_special_tokens": False})[2]["tokens"]
+        self.assertGreater(len(ids), len(ANSWER))
+        self.both(ANSWER, {}, (ANSWER, "", [], "stop"))
+
+    def test_a_limit_in_a_character_leaves_one_replacement(self):
+        ids = call("POST", "/tokenize", {"prompt": ANSWER, "add_special_tokens": False})[2]["tokens"]
+        cut = 0
+        for limit in range(1, len(ids) + 1):
+            script(ANSWER)
+            choice = self.ask(max_tokens=limit)
+            self.assertEqual(choice.finish_reason, "length")
+            whole = choice.message.content.removesuffix("\ufffd")
+            self.assertTrue(ANSWER.startswith(whole), choice.message.content)
+            cut += whole != choice.message.content
+        self.assertGreater(cut, 10)
+
+    def test_stop_strings_over_several_tokens(self):
+        for stop, left in (("你好", "Grüß Gott, "), ("ott, 你", "Grüß G"), (["nowhere", "‍🚀"], ANSWER[:ANSWER.index("\u200d")]),
+                           ("done.", ANSWER[:-5]), ("done.!", ANSWER)):
+            self.both(ANSWER, {"stop": stop}, (left, "", [], "stop"))
+
+    def test_stop_strings_are_not_looked_for_in_reasoning(self):
+        thought = "First STOP, 你好.\n"
+        think = {"reasoning_effort": "high", "stop": ["STOP", "</think>"]}
+        self.both(thought + "</think>" + ANSWER, think, (ANSWER, thought, [], "stop"))
+        self.both(thought + "</think>All STOP here", think, ("All ", thought, [], "stop"))
+        self.both(thought, think | {"max_tokens": 5}, ("", self.prefix(thought, 5), [], "length"))
+
+    def prefix(self, text, n):
+        ids = call("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})[2]["tokens"]
+        return call("POST", "/detokenize", {"tokens": ids[:n]})[2]["prompt"]
+
+    def test_stop_strings_are_not_looked_for_in_calls(self):
+        tools = {"tools": [WEATHER, NOTE]}
+        for stop in ("Sentrum", "line 1", "invoke", "<｜DSML｜", "tool_calls", "take_note", "5"):
+            self.both("Let me see." + CALLS, tools | {"stop": stop}, ("Let me see.", "", ARGUMENTS, "tool_calls"))
+        self.both("Let me see." + CALLS, tools | {"stop": "me"}, ("Let ", "", [], "stop"))
+
+    def test_markup_in_the_reasoning_is_reasoning(self):
+        thought = "I could write " + calls(OSLO) + " but"
+        self.both(thought + "</think>No.", {"tools": [WEATHER], "reasoning_effort": "low"},
+                  ("No.", thought, [], "stop"))
+
+    def test_special_text_anywhere_in_a_conversation_stays_text(self):
+        with open(f"{SOURCE}/models/heddle-mini/tokenizer.json", encoding="utf-8") as f:
+            special = {t["id"]: t["content"] for t in json.load(f)["added_tokens"]}
+        self.assertGreater(len(special), 5)
+
+        def controls(text):
+            parameters = {"type": "object", "properties": {text: {"type": "string", "description": text,
+                                                                  "enum": [text]}}}
+            body = {"messages": [
+                {"role": "system", "content": text}, {"role": "user", "content": [{"type": "text", "text": text}]},
+                {"role": "assistant", "content": text, "reasoning_content": text, "tool_calls": [
+                    {"id": "c1", "type": "function",
+                     "function": {"name": "f", "arguments": json.dumps({"text": text, "list": [text]})}}]},
+                {"role": "tool", "tool_call_id": "c1", "content": text},
+                {"role": "user", "content": text, "name": text}],
+                "tools": [{"type": "function", "function": {"name": "f", "description": text,
+                                                            "parameters": parameters}}],
+                "reasoning_effort": "high"}
+            status, _, answer = call("POST", "/tokenize", body)
+            self.assertEqual(status, 200, answer)
+            return [i for i in answer["tokens"] if i in special]
+
+        plain = controls("harmless")
+        self.assertGreater(len(plain), 5)
+        for text in special.values():
+            self.assertEqual(controls(f"a{text}b"), plain, text)
+        self.assertEqual(controls("".join(special.values())), plain)
 
 
 class ToolsAsyncOverTcp(unittest.IsolatedAsyncioTestCase):
