@@ -78,6 +78,23 @@ static void walk_open(
 		io_copy(io, base + p % ring * floats, floats * sizeof(float));
 }
 
+/* The first n keys of a page: values of all, then scales of all (layout.h has them otherwise). */
+static void walk_key_page(struct io *io, enum kern_dtype format, void *page, uint32_t n)
+{
+	size_t v = kern_index_value_bytes(format), s = kern_index_scale_bytes(format);
+	unsigned char *value = io->at + io->bytes, *scale = value + n * v;
+
+	for (uint32_t i = 0; i < n; i++) {
+		struct kern_index_at at = kern_index_at(page, format, i);
+
+		if (io->mode == IO_SAVE)
+			kern_index_read(format, at, value + i * v, scale + i * s);
+		else
+			kern_index_write(format, at, value + i * v, scale + i * s);
+	}
+	io->bytes += n * (v + s);
+}
+
 static void walk_keys(struct io *io, const struct rank *r, const struct slot *slot, uint32_t nth)
 {
 	const struct pool *pool = &r->pools.pool[POOL_KEYS];
@@ -89,13 +106,9 @@ static void walk_keys(struct io *io, const struct rank *r, const struct slot *sl
 		return;
 	}
 	for (const uint32_t *page = slot->pages[PAGE_CSA]; left; page++) {
-		uint64_t n = MIN(left, (uint64_t)PAGE_ROWS);
-		void *at = pool_layer(pool, nth) + *page * pool->page_bytes;
-		struct kern_index_at first = kern_index_at(at, r->sh.key, 0);
+		uint32_t n = (uint32_t)MIN(left, (uint64_t)PAGE_ROWS);
 
-		io_copy(io, first.value, n * kern_index_value_bytes(r->sh.key));
-		if (first.scale)
-			io_copy(io, first.scale, n * kern_index_scale_bytes(r->sh.key));
+		walk_key_page(io, r->sh.key, pool_layer(pool, nth) + *page * pool->page_bytes, n);
 		left -= n;
 	}
 }

@@ -9,7 +9,7 @@
  *   open rows   each compressed layer: (v, g) of the unfinished block, for ratio 4 also of the
  *               block before; then the same of the indexer's compressor
  *   entries     each compressed layer: its pos / ratio finished entries; CSA: their index keys,
- *               values and scales apart
+ *               page by page values, then scales, each in the order of dims
  *
  * The bytes are a function of the sequence alone (not of slot, pages, chunking or what lay in
  * memory before), the same on every rank, and only a rank with the same fingerprint takes them:

@@ -29,7 +29,8 @@ size_t kern_cpu_scratch_bytes(const struct kern_cpu_limits *l, unsigned n)
 	need = MAX(need, x);
 	x = KERN_SELECT_ROWS * (cand + KERN_SELECT_CHUNK * sizeof(float) +
 				       (size_t)l->index_heads * sizeof(float)) +
-	    n * (cand + 2 * KERN_PAGE * KERN_INDEX * sizeof(float));
+	    n * (2 * cand + (size_t)l->index_heads * sizeof(float) +
+			2 * KERN_PAGE * KERN_INDEX * sizeof(float));
 	need = MAX(need, x);
 	x = n * 8 * (size_t)MAX(l->world, 1u) * l->topk;
 	need = MAX(need, x);

@@ -153,6 +153,55 @@ void KERN_FN(topk_cut)(struct kern_topk *t)
 	t->floor = float_of(key);
 }
 
+void KERN_FN(topk_push_all)(struct kern_topk *t, const float *v, uint32_t n, uint32_t first)
+{
+	uint32_t i = 0;
+
+#ifdef __AVX512F__
+	const __m512i lane =
+		_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+
+	for (; i + KERN_LANES <= n; i += KERN_LANES) {
+		__m512 x = _mm512_loadu_ps(v + i);
+		__mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+		__mmask16 in = (__mmask16)~nan;
+		unsigned count;
+
+		if (t->cut)
+			in = _mm512_cmp_ps_mask(x, _mm512_set1_ps(t->floor), _CMP_GT_OQ);
+		t->nan += (uint32_t)__builtin_popcount(nan);
+		count = (unsigned)__builtin_popcount(in);
+		if (!count)
+			continue;
+		if (t->n + count > t->cap) {
+			for (uint32_t l = 0; l < KERN_LANES; l++)
+				if (in >> l & 1)
+					kern_topk_push(t, v[i + l], first + i + l);
+			continue;
+		}
+		x = _mm512_add_ps(x, _mm512_setzero_ps()); /* -0 becomes +0 */
+		_mm512_mask_compressstoreu_ps(t->v + t->n, in, x);
+		_mm512_mask_compressstoreu_epi32(t->e + t->n, in,
+			_mm512_add_epi32(_mm512_set1_epi32((int)(first + i)), lane));
+		t->n += count;
+	}
+#endif
+	for (; i < n; i++)
+		kern_topk_push(t, v[i], first + i);
+}
+
+void KERN_FN(topk_append)(struct kern_topk *t, struct kern_topk *after)
+{
+	if (t->n + after->n > t->cap) { /* which is 2 k or more */
+		KERN_FN(topk_cut)(t);
+		KERN_FN(topk_cut)(after);
+	}
+	memcpy(t->v + t->n, after->v, after->n * sizeof(*t->v));
+	memcpy(t->e + t->n, after->e, after->n * sizeof(*t->e));
+	t->n += after->n;
+	t->nan += after->nan;
+}
+
 uint32_t KERN_FN(topk_finish)(struct kern_topk *t, int32_t *entries, float *values)
 {
 	KERN_FN(topk_cut)(t);
@@ -178,8 +227,7 @@ static void topk_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 
 	for (size_t r = p.begin; r < p.end; r++) {
 		kern_topk_init(&t, j->memory + i * 8 * KERN_TOPK_CAP(a->k), a->k);
-		for (uint32_t e = 0; e < a->n[r]; e++)
-			kern_topk_push(&t, a->scores[r * a->ld + e], a->first + e);
+		KERN_FN(topk_push_all)(&t, a->scores + r * a->ld, a->n[r], a->first);
 		a->count[r] = KERN_FN(topk_finish)(
 			&t, a->entries + r * a->k, a->values ? a->values + r * a->k : NULL);
 		if (a->nan)

@@ -31,6 +31,13 @@ static inline void kern_topk_init(struct kern_topk *t, void *memory, uint32_t k)
 /* Cuts the candidates back to the best k. */
 void KERN_FN(topk_cut)(struct kern_topk *t);
 
+/* Pushes v[n], of entries first, first + 1 ..; 16 at a time looked at where the CPU can. */
+void KERN_FN(topk_push_all)(struct kern_topk *t, const float *v, uint32_t n, uint32_t first);
+
+/* Adds the candidates of a list whose entries all come after those of t; cuts both where they must
+ * be. Nothing is pushed to t any more. */
+void KERN_FN(topk_append)(struct kern_topk *t, struct kern_topk *after);
+
 /* Cuts, and writes entries ascending, -1 up to k; values may be NULL. Returns the count. */
 uint32_t KERN_FN(topk_finish)(struct kern_topk *t, int32_t *entries, float *values);
 

@@ -116,14 +116,23 @@ VEC_INLINE v16 v16_bf16(const uint16_t *p)
 	return _mm512_castsi512_ps(_mm512_slli_epi32(u, 16));
 }
 
+struct v16_pair {
+	v16 lo, hi;
+};
+
+/* 16 pairs of bf16: their first ones, and their second ones. */
+VEC_INLINE struct v16_pair v16_bf16_pair(const uint8_t *p)
+{
+	__m512i u = _mm512_loadu_si512(p), hi = _mm512_set1_epi32((int)0xffff0000);
+
+	return (struct v16_pair){_mm512_castsi512_ps(_mm512_slli_epi32(u, 16)),
+		_mm512_castsi512_ps(_mm512_and_si512(u, hi))};
+}
+
 VEC_INLINE v16 v16_f16(const uint16_t *p)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
-
-struct v16_pair {
-	v16 lo, hi;
-};
 
 /*
  * e4m3 is f16 with a bias of 7 instead of 15: sign-extend, move the other bits into place, clear
@@ -307,15 +316,27 @@ VEC_INLINE v16 v16_bf16(const uint16_t *p)
 	return (v16){v8_bf16_(p), v8_bf16_(p + 8)};
 }
 
+struct v16_pair {
+	v16 lo, hi;
+};
+
+VEC_INLINE struct v16_pair v16_bf16_pair(const uint8_t *p)
+{
+	__m256i a = _mm256_loadu_si256((const __m256i *)p);
+	__m256i b = _mm256_loadu_si256((const __m256i *)(p + 32));
+	__m256i hi = _mm256_set1_epi32((int)0xffff0000);
+
+	return (struct v16_pair){{_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
+					 _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))},
+		{_mm256_castsi256_ps(_mm256_and_si256(a, hi)),
+			_mm256_castsi256_ps(_mm256_and_si256(b, hi))}};
+}
+
 VEC_INLINE v16 v16_f16(const uint16_t *p)
 {
 	return (v16){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
 		_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8)))};
 }
-
-struct v16_pair {
-	v16 lo, hi;
-};
 
 #define V16_E4M3_UNIT  256.0f /* as above */
 

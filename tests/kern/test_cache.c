@@ -41,18 +41,22 @@ static double kv_value(enum kern_dtype f, const uint8_t *page, uint32_t slot, ui
 	return kt_e4m3(row[i]) * ldexp(1, row[576 + i / 64] - 127);
 }
 
+/* Blocks of 16 keys, dims outermost. */
 static double key_value(enum kern_dtype f, const uint8_t *page, uint32_t slot, uint32_t i)
 {
+	uint32_t block = slot / 16, lane = slot % 16;
 	uint8_t b;
 
 	if (f == KERN_F32)
-		return f32_at(page + slot * 512 + 4 * i);
+		return f32_at(page + ((block * 128 + i) * 16 + lane) * 4);
 	if (f == KERN_BF16)
-		return bf16_at(page + slot * 256 + 2 * i);
+		return bf16_at(page + (((block * 64 + i / 2) * 16 + lane) * 2 + i % 2) * 2);
 	if (f == KERN_FP8)
-		return kt_e4m3(page[slot * 128 + i]) * f32_at(page + 64 * 128 + slot * 4);
-	b = page[slot * 64 + i / 2];
-	return kt_e2m1(i % 2 ? b >> 4 : b & 15) * ldexp(1, page[64 * 64 + slot * 4 + i / 32] - 127);
+		return kt_e4m3(page[(block * 128 + i) * 16 + lane]) *
+		       f32_at(page + 64 * 128 + slot * 4);
+	b = page[(block * 64 + i / 2) * 16 + lane];
+	return kt_e2m1(i % 2 ? b >> 4 : b & 15) *
+	       ldexp(1, page[64 * 64 + (block * 4 + i / 32) * 16 + lane] - 127);
 }
 
 /* How far a stored value may be from what was stored, given its block's amax. */
@@ -212,6 +216,44 @@ static void test_index_put_round_trips_every_slot(void **state)
 							KEYS[f], i, k, got, want);
 				}
 		}
+		kt_free_all();
+	}
+}
+
+/* Out of a page as runs of bytes in the order of dims, and into another at any slot. */
+static void test_index_keys_move_between_pages(void **state)
+{
+	for (size_t f = 0; f < ARRAY_LEN(KEYS); f++) {
+		size_t bytes = kern_index_page_bytes(KEYS[f]);
+		size_t values = kern_index_value_bytes(KEYS[f]);
+		uint8_t *page = kt_new(bytes), *other = kt_new(bytes), *again = kt_new(bytes);
+
+		for (size_t i = 0; i < bytes; i++)
+			page[i] = (uint8_t)kt_random();
+		for (uint32_t i = 0; i < 64; i++) {
+			uint8_t *value = kt_new(values), *scale = kt_new(4);
+			uint32_t to = (i * 29 + 5) % 64;
+
+			kern_index_read(KEYS[f], kern_index_at(page, KEYS[f], i), value, scale);
+			for (uint32_t k = 0; k < 128; k++) {
+				double want = key_value(KEYS[f], page, i, k), got;
+
+				if (KEYS[f] == KERN_F32)
+					got = f32_at(value + 4 * k);
+				else if (KEYS[f] == KERN_BF16)
+					got = bf16_at(value + 2 * k);
+				else if (KEYS[f] == KERN_FP8)
+					got = kt_e4m3(value[k]) * f32_at(scale);
+				else
+					got = kt_e2m1(value[k / 2] >> 4 * (k % 2) & 15) *
+					      ldexp(1, scale[k / 32] - 127);
+				assert_true(got == want || (got != got && want != want));
+			}
+			kern_index_write(KEYS[f], kern_index_at(other, KEYS[f], to), value, scale);
+			kern_index_read(KEYS[f], kern_index_at(other, KEYS[f], to), value, scale);
+			kern_index_write(KEYS[f], kern_index_at(again, KEYS[f], i), value, scale);
+		}
+		kt_same("page", again, page, bytes);
 		kt_free_all();
 	}
 }
@@ -494,6 +536,7 @@ int main(void)
 		cmocka_unit_test(test_rows_of_a_batch_are_its_entries),
 		cmocka_unit_test(test_kv_put_round_trips_every_slot),
 		cmocka_unit_test(test_index_put_round_trips_every_slot),
+		cmocka_unit_test(test_index_keys_move_between_pages),
 		cmocka_unit_test(test_put_leaves_no_nan_bytes),
 		cmocka_unit_test(test_put_refuses_missing_pages_and_formats),
 		cmocka_unit_test(test_qat_rounds_to_nearest_and_is_idempotent),

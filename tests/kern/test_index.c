@@ -185,6 +185,52 @@ static void test_index_select_equals_its_chain(void **state)
 		}
 }
 
+/*
+ * Many sequences of one row each, of any length: threads share out their strips of keys, so rows
+ * are cut anywhere, and by several threads. With shards too, and heads that fill no tile.
+ */
+static void test_index_select_of_single_rows_is_the_reference(void **state)
+{
+	static const uint32_t heads[] = {1, 3, 4, 8, 13}, ks[] = {1, 64, 300, 512};
+
+	for (size_t f = 0; f < ARRAY_LEN(KEYS); f++)
+		for (size_t h = 0; h < ARRAY_LEN(heads); h++) {
+			uint32_t rows = 1 + kt_below(12), k = ks[kt_below(ARRAY_LEN(ks))];
+			uint32_t pos0[12], len[12], world = 1 + kt_below(3);
+			int32_t *base = NULL;
+			float *base_v = NULL;
+			uint32_t *base_n = NULL, *base_nan = NULL;
+			struct index x;
+
+			for (uint32_t q = 0; q < rows; q++) {
+				pos0[q] = kt_below(kt_below(4) ? 3000 : 9000);
+				len[q] = 1;
+			}
+			make_index(&x, rows, pos0, len, heads[h], KEYS[f]);
+			x.a.batch = &x.b.b;
+			x.a.share = (struct kern_share){kt_below(world), world};
+			for (struct kt_config *c = kt_all; c < kt_end; c++) {
+				int32_t *e = kt_new(4 * rows * k);
+				float *v = kt_floats(rows * k);
+				uint32_t *n = kt_new(4 * rows), *nan = kt_new(4 * rows);
+				struct kern_index_select_args a = {x.a, k, e, v, n, nan};
+
+				assert_int_equal(c->ops.index_select(&a, &c->ctx), 0);
+				if (base) {
+					kt_same(c->variant, e, base, 4 * rows * k);
+					kt_same(c->variant, v, base_v, 4 * rows * k);
+					kt_same(c->variant, n, base_n, 4 * rows);
+					kt_same(c->variant, nan, base_nan, 4 * rows);
+				}
+				base = e;
+				base_v = v;
+				base_n = n;
+				base_nan = nan;
+			}
+			kt_free_all();
+		}
+}
+
 /* failures 9, 11, 13: 100k tokens, many chunks of entries, every page at its own place */
 static void test_index_select_long_context_equals_its_chain(void **state)
 {
@@ -306,7 +352,7 @@ static void test_index_select_leaves_nan_out(void **state)
 		char *page = (char *)x.a.pool.base +
 			     x.b.seqs[0].pages[KERN_CSA][e / 64] * x.a.pool.stride;
 
-		((float *)kern_index_at(page, KERN_F32, e % 64).value)[e % 128] = NAN;
+		((float *)kern_index_at(page, KERN_F32, e % 64).value)[e % 128 * 16] = NAN;
 	}
 	for (struct kt_config *c = kt_all; c < kt_end; c++) {
 		int32_t e[400];
@@ -373,6 +419,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_index_score_matches_loop),
 		cmocka_unit_test(test_index_select_equals_its_chain),
+		cmocka_unit_test(test_index_select_of_single_rows_is_the_reference),
 		cmocka_unit_test(test_index_select_long_context_equals_its_chain),
 		cmocka_unit_test(test_index_select_shards_merge_to_the_whole),
 		cmocka_unit_test(test_index_select_does_not_depend_on_company),
