@@ -142,6 +142,30 @@ class Tools(unittest.TestCase):
         with self.assertRaises(openai.BadRequestError):
             self.ask(tool_choice={"type": "function", "function": {"name": "nothing"}})
 
+    def test_a_named_function_is_called(self):
+        """Even where the request would think first: then a header says that it does not."""
+        named = {"type": "function", "function": {"name": "take_note"}}
+        forced = exact_prompt(messages=ASK, tools=[WEATHER, NOTE], tool_choice=named)
+        begun = forced[forced.rindex("<｜DSML｜tool_calls>"):]
+        self.assertTrue(calls(NOTED).startswith(begun) and "take_note" in begun, begun)
+        script(calls(NOTED).removeprefix(begun))
+        raw = self.client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=ASK, tools=[WEATHER, NOTE], tool_choice=named, reasoning_effort="high")
+        self.assertIn("thinking is off", raw.headers["x-heddle-warning"])
+        (found,) = raw.parse().choices[0].message.tool_calls
+        self.assertEqual((found.function.name, json.loads(found.function.arguments)), ("take_note", ARGUMENTS[1]))
+
+    def test_calls_in_one_piece_if_asked(self):
+        """tool_stream off: a long call is one delta, and what it holds is the same."""
+        long = {"text": "x" * 5000, "stars": 1, "tags": []}
+        for whole in (False, True):
+            script(calls(invoke("take_note", **long)))
+            pieces = [delta.function.arguments for chunk in self.client.chat.completions.create(
+                model=MODEL, messages=ASK, tools=[NOTE], stream=True, extra_body={"tool_stream": not whole})
+                for choice in chunk.choices for delta in choice.delta.tool_calls or []]
+            self.assertEqual(json.loads("".join(p or "" for p in pieces)), long)
+            self.assertEqual(len(pieces) == 1, whole)
+
     def test_a_call_cut_by_the_limit_is_none(self):
         script("Hm.\n\n" + calls(OSLO))
         choice = self.ask(max_tokens=20).choices[0]
@@ -253,21 +277,25 @@ class Text(unittest.TestCase):
         self.assertGreater(len(special), 5)
 
         def controls(text):
+            name = f"f{text}"
             parameters = {"type": "object", "properties": {text: {"type": "string", "description": text,
                                                                   "enum": [text]}}}
             body = {"messages": [
                 {"role": "system", "content": text}, {"role": "user", "content": [{"type": "text", "text": text}]},
                 {"role": "assistant", "content": text, "reasoning_content": text, "tool_calls": [
                     {"id": "c1", "type": "function",
-                     "function": {"name": "f", "arguments": json.dumps({"text": text, "list": [text]})}}]},
+                     "function": {"name": name, "arguments": json.dumps({"text": text, "list": [text]})}}]},
                 {"role": "tool", "tool_call_id": "c1", "content": text},
                 {"role": "user", "content": text, "name": text}],
-                "tools": [{"type": "function", "function": {"name": "f", "description": text,
-                                                            "parameters": parameters}}],
-                "reasoning_effort": "high"}
-            status, _, answer = call("POST", "/tokenize", body)
-            self.assertEqual(status, 200, answer)
-            return [i for i in answer["tokens"] if i in special]
+                "tools": [{"type": "function", "function": {"name": name, "description": text,
+                                                            "parameters": parameters}}]}
+            found = []
+            for more in ({"reasoning_effort": "high"},
+                         {"tool_choice": {"type": "function", "function": {"name": name}}}):
+                status, _, answer = call("POST", "/tokenize", body | more)
+                self.assertEqual(status, 200, answer)
+                found += [i for i in answer["tokens"] if i in special]
+            return found
 
         plain = controls("harmless")
         self.assertGreater(len(plain), 5)

@@ -6,7 +6,7 @@
 set -e
 : "${HEDDLE_BUILDDIR:=build}" "${HEDDLE_SRCDIR:=.}"
 TESTS=${OLD_KERNEL_TESTS:-test_timer test_work test_loop test_loop_ring test_listen test_notify
-    test_http_parse test_http_server test_http_conn test_bell test_ring test_ring_stress test_seg
+    test_http_parse test_http_server test_http_conn test_http_room test_bell test_ring test_ring_stress test_seg
     test_slot test_msg test_group test_group_kill test_link test_engine test_engine_loss test_load}
 SECONDS_MAX=${OLD_KERNEL_SECONDS:-1800}
 
