@@ -183,6 +183,29 @@ class Parameters(unittest.TestCase):
                 self.assertEqual((usage[0].prompt_tokens, usage[0].completion_tokens),
                                  (len(HELLO.prompt_ids), len(HELLO.answer_ids)))
 
+    def test_a_stream_adds_up_to_the_whole_answer(self):
+        """Text, tokens, their log-probabilities, ids and the end of each choice, whatever is asked for."""
+        for prompt, asked in (
+                (["And it came", HELLO.prompt], {"n": 2, "seed": 5, "max_tokens": 12, "logprobs": 3}),
+                (HELLO.prompt, {"echo": True, "logprobs": 1, "max_tokens": 20, "stop": ["can I"]}),
+                ([HELLO.prompt_ids, SUM.prompt_ids], {"echo": True, "logprobs": 0, "max_tokens": 4, "n": 3}),
+                (MOSES, {"max_tokens": 30, "seed": 9, "stop": [" the"]})):
+            asked = asked | {"temperature": 0.9 if "seed" in asked else 0, "extra": {"return_token_ids": True}}
+            whole = self.text(prompt, **asked).choices
+            added = {c.index: [] for c in whole}
+            for chunk in self.text(prompt, stream=True, **asked):
+                for piece in chunk.choices:
+                    added[piece.index].append(piece)
+            for choice in whole:
+                pieces = added[choice.index]
+                self.assertEqual("".join(p.text for p in pieces), choice.text)
+                self.assertEqual([i for p in pieces for i in getattr(p, "token_ids", None) or []], choice.token_ids)
+                self.assertEqual([p.finish_reason for p in pieces if p.finish_reason], [choice.finish_reason])
+                self.assertEqual(getattr(pieces[-1], "stop_reason", None), choice.stop_reason)
+                for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                    self.assertEqual([v for p in pieces if p.logprobs for v in getattr(p.logprobs, name)],
+                                     getattr(choice.logprobs, name) if choice.logprobs else [], name)
+
     def test_response_formats(self):
         self.assertEqual(self.said(response_format={"type": "text"}), HELLO.answer)
         self.refused("response_format", response_format={"type": "json_object"})
