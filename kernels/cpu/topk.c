@@ -24,6 +24,16 @@ static __mmask16 lanes_from(uint32_t i, uint32_t n)
 	return (__mmask16)(n - i < KERN_LANES ? (1u << (n - i)) - 1 : 0xffff);
 }
 
+/* The chosen lanes, side by side. With room for 16 all are written, for a compressing store is slow
+ * on some CPUs. */
+static void put_lanes(void *to, __mmask16 in, __m512i x, bool room)
+{
+	if (room)
+		_mm512_storeu_si512(to, _mm512_maskz_compress_epi32(in, x));
+	else
+		_mm512_mask_compressstoreu_epi32(to, in, x);
+}
+
 /* How many of v[n] are at least x, and the least of them. */
 static uint32_t count_from(const float *v, uint32_t n, float x, float *ret_least)
 {
@@ -42,27 +52,89 @@ static uint32_t count_from(const float *v, uint32_t n, float x, float *ret_least
 	return count;
 }
 
-/* The k-th greatest key (1 <= k <= n), and how many keys are greater: bit by bit from the top,
- * until exactly k are left. */
-static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_greater)
+/* Keys between which the k-th greatest lies: `lo_n` >= k values are lo or more, `hi_n` < k are hi
+ * or more. */
+struct bracket {
+	uint32_t lo, hi, lo_n, hi_n;
+};
+
+static struct bracket bracket_all(const float *v, uint32_t n)
 {
-	uint32_t prefix = 0, above, lowest = key_of(-INFINITY);
-	float least;
+	__m512 least = _mm512_set1_ps(INFINITY), most = _mm512_set1_ps(-INFINITY);
 
-	for (uint32_t bit = 0x80000000; bit; bit >>= 1) {
-		uint32_t key = prefix | bit, count;
+	for (uint32_t i = 0; i < n; i += KERN_LANES) {
+		__mmask16 in = lanes_from(i, n);
+		__m512 f = _mm512_maskz_loadu_ps(in, v + i);
 
-		count = key <= lowest ? n : count_from(v, n, float_of(key), &least);
-		if (count >= k)
-			prefix = key;
-		if (count == k && key > lowest) {
-			prefix = key_of(least);
-			break;
+		least = _mm512_mask_min_ps(least, in, least, f);
+		most = _mm512_mask_max_ps(most, in, most, f);
+	}
+	return (struct bracket){
+		key_of(_mm512_reduce_min_ps(least)), key_of(_mm512_reduce_max_ps(most)) + 1, n, 0};
+}
+
+/* Copies what lies in the bracket; to has room for 15 more. */
+static uint32_t take_between(const float *v, uint32_t n, const struct bracket *b, float *to)
+{
+	__m512 lo = _mm512_set1_ps(float_of(b->lo)), hi = _mm512_set1_ps(float_of(b->hi));
+	uint32_t taken = 0;
+
+	for (uint32_t i = 0; i < n; i += KERN_LANES) {
+		__mmask16 in = lanes_from(i, n);
+		__m512 f = _mm512_maskz_loadu_ps(in, v + i);
+
+		in = _mm512_mask_cmp_ps_mask(in, f, lo, _CMP_GE_OQ);
+		in = _mm512_mask_cmp_ps_mask(in, f, hi, _CMP_NGE_UQ); /* above +inf is a NaN */
+		put_lanes(to + taken, in, _mm512_castps_si512(f), true);
+		taken += (uint32_t)__builtin_popcount(in);
+	}
+	return taken;
+}
+
+/* Where between the two the k-th would be if values were spread evenly; or, every third time, the
+ * middle of the keys, so that 32 of those end it whatever the values. */
+static uint32_t guess(const struct bracket *b, uint32_t k, unsigned round)
+{
+	float lo = float_of(b->lo), hi = float_of(b->hi), at;
+	uint32_t key = b->lo + (b->hi - b->lo) / 2;
+
+	if (round % 3 < 2) {
+		at = lo + (hi - lo) * ((float)(b->lo_n - k) + 0.5f) / (float)(b->lo_n - b->hi_n);
+		if (at > lo && at < hi)
+			key = key_of(at + 0.0f);
+	}
+	return MIN(MAX(key, b->lo + 1), b->hi - 1);
+}
+
+enum { NEAR = 256 }; /* so few are searched apart */
+
+/* The k-th greatest key (1 <= k <= n), and how many of those that equal it belong to the k, or
+ * more where all do. */
+static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_ties)
+{
+	struct bracket b = bracket_all(v, n);
+	float near[NEAR + KERN_LANES], least;
+	uint32_t above = 0; /* values left out of v, all greater */
+
+	for (unsigned round = 0; b.lo_n != k && b.hi - b.lo > 1; round++) {
+		uint32_t key = guess(&b, k, round), count;
+
+		count = above + count_from(v, n, float_of(key), &least);
+		if (count >= k) {
+			b.lo = key_of(least);
+			b.lo_n = count;
+		} else {
+			b.hi = key;
+			b.hi_n = count;
+		}
+		if (v != near && b.lo_n - b.hi_n <= NEAR) {
+			n = take_between(v, n, &b, near);
+			v = near;
+			above = b.hi_n;
 		}
 	}
-	above = prefix == UINT32_MAX ? 0 : count_from(v, n, float_of(prefix + 1), &least);
-	*ret_greater = above;
-	return prefix;
+	*ret_ties = b.lo_n == k ? k : k - b.hi_n;
+	return b.lo;
 }
 
 /* Keeps what is greater than the float of key, and the first `ties` that equal it. */
@@ -73,17 +145,19 @@ static uint32_t keep(struct kern_topk *t, uint32_t key, uint32_t ties)
 
 	for (uint32_t i = 0; i < t->n; i += KERN_LANES) {
 		__mmask16 in = lanes_from(i, t->n);
-		__m512 v = _mm512_maskz_loadu_ps(in, t->v + i);
+		__m512i v = _mm512_maskz_loadu_epi32(in, t->v + i);
 		__m512i e = _mm512_maskz_loadu_epi32(in, t->e + i);
-		uint32_t same = _mm512_mask_cmp_ps_mask(in, v, at, _CMP_EQ_OQ);
+		__m512 x = _mm512_castsi512_ps(v);
+		uint32_t same = _mm512_mask_cmp_ps_mask(in, x, at, _CMP_EQ_OQ);
+		bool room = i + KERN_LANES <= t->n;
 
-		in = _mm512_mask_cmp_ps_mask(in, v, at, _CMP_GT_OQ);
+		in = _mm512_mask_cmp_ps_mask(in, x, at, _CMP_GT_OQ);
 		while ((uint32_t)__builtin_popcount(same) > ties)
 			same &= ~(0x80000000u >> __builtin_clz(same));
 		ties -= (uint32_t)__builtin_popcount(same);
 		in |= (__mmask16)same;
-		_mm512_mask_compressstoreu_ps(t->v + kept, in, v);
-		_mm512_mask_compressstoreu_epi32(t->e + kept, in, e);
+		put_lanes(t->v + kept, in, v, room);
+		put_lanes(t->e + kept, in, e, room);
 		kept += (uint32_t)__builtin_popcount(in);
 	}
 	return kept;
@@ -97,8 +171,8 @@ struct radix {
 };
 static const struct radix PASS[] = {{21, 2047}, {10, 2047}, {0, 1023}};
 
-/* The k-th greatest key (1 <= k <= n), and how many keys are greater. */
-static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_greater)
+/* The k-th greatest key (1 <= k <= n), and how many of those that equal it belong to the k. */
+static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_ties)
 {
 	uint32_t prefix = 0, fixed = 0, greater = 0;
 
@@ -116,7 +190,7 @@ static uint32_t kth_key(const float *v, uint32_t n, uint32_t k, uint32_t *ret_gr
 		prefix |= b << PASS[p].shift;
 		fixed |= PASS[p].mask << PASS[p].shift;
 	}
-	*ret_greater = greater;
+	*ret_ties = k - greater;
 	return prefix;
 }
 
@@ -141,14 +215,14 @@ static uint32_t keep(struct kern_topk *t, uint32_t key, uint32_t ties)
 
 void KERN_FN(topk_cut)(struct kern_topk *t)
 {
-	uint32_t greater, key;
+	uint32_t ties, key;
 
 	if (t->n <= t->k || !t->k) {
 		t->n = MIN(t->n, t->k);
 		return;
 	}
-	key = kth_key(t->v, t->n, t->k, &greater);
-	t->n = keep(t, key, t->k - greater);
+	key = kth_key(t->v, t->n, t->k, &ties);
+	t->n = keep(t, key, ties);
 	t->cut = true;
 	t->floor = float_of(key);
 }
@@ -166,6 +240,7 @@ void KERN_FN(topk_push_all)(struct kern_topk *t, const float *v, uint32_t n, uin
 		__mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
 		__mmask16 in = (__mmask16)~nan;
 		unsigned count;
+		bool room;
 
 		if (t->cut)
 			in = _mm512_cmp_ps_mask(x, _mm512_set1_ps(t->floor), _CMP_GT_OQ);
@@ -180,9 +255,10 @@ void KERN_FN(topk_push_all)(struct kern_topk *t, const float *v, uint32_t n, uin
 			continue;
 		}
 		x = _mm512_add_ps(x, _mm512_setzero_ps()); /* -0 becomes +0 */
-		_mm512_mask_compressstoreu_ps(t->v + t->n, in, x);
-		_mm512_mask_compressstoreu_epi32(t->e + t->n, in,
-			_mm512_add_epi32(_mm512_set1_epi32((int)(first + i)), lane));
+		room = t->n + KERN_LANES <= t->cap;
+		put_lanes(t->v + t->n, in, _mm512_castps_si512(x), room);
+		put_lanes(t->e + t->n, in,
+			_mm512_add_epi32(_mm512_set1_epi32((int)(first + i)), lane), room);
 		t->n += count;
 	}
 #endif
@@ -205,10 +281,12 @@ void KERN_FN(topk_append)(struct kern_topk *t, struct kern_topk *after)
 uint32_t KERN_FN(topk_finish)(struct kern_topk *t, int32_t *entries, float *values)
 {
 	KERN_FN(topk_cut)(t);
-	for (uint32_t i = 0; i < t->k; i++) {
-		entries[i] = i < t->n ? (int32_t)t->e[i] : -1;
-		if (values)
-			values[i] = i < t->n ? t->v[i] : 0;
+	memcpy(entries, t->e, t->n * sizeof(*entries));
+	for (uint32_t i = t->n; i < t->k; i++)
+		entries[i] = -1;
+	if (values) {
+		memcpy(values, t->v, t->n * sizeof(*values));
+		memset(values + t->n, 0, (t->k - t->n) * sizeof(*values));
 	}
 	return t->n;
 }

@@ -1,6 +1,7 @@
 /* Exact top-k on adversarial rows, and the merge of shards, against a full sort. */
 #include <math.h>
 
+#include "kernels/cpu/math.h"
 #include "tests/kern/kt.h"
 
 static int rank_order(const void *a, const void *b)
@@ -57,6 +58,8 @@ enum shape {
 	MOST_NAN,
 	ALL_NAN,
 	INFS,
+	NEIGHBOURS,
+	BITS,
 	SHAPES
 };
 
@@ -93,6 +96,12 @@ static void fill_row(float *x, uint32_t n, enum shape shape)
 			break;
 		case INFS:
 			x[i] = kt_below(3) ? kt_normal() : kt_below(2) ? INFINITY : -INFINITY;
+			break;
+		case NEIGHBOURS: /* a few thousand floats that lie side by side */
+			x[i] = kern_float(0x3f800000 - 1000 + kt_below(4000));
+			break;
+		case BITS: /* every exponent alike, subnormals, infinities and NaN among them */
+			x[i] = kern_float((uint32_t)kt_random());
 			break;
 		default:
 			x[i] = kt_normal();
