@@ -16,4 +16,18 @@ static inline void line_want(const void *at)
 #endif
 }
 
+/*
+ * This thread is done with the line and another will read it: moves it towards the cache that all
+ * CPUs share. A line that another CPU has to fetch from where it was just written, this one's first
+ * level, comes at less than half the rate of one fetched from there.
+ */
+static inline void line_give(const void *at)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("cldemote %0" : : "m"(*(const char *)at));
+#else
+	(void)at;
+#endif
+}
+
 #endif

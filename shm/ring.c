@@ -9,8 +9,8 @@
 #include "shm/line.h"
 #include "shm/sum.h"
 
-#define WARM_MAX                                                                                   \
-	8192 /* bytes that ring_warm() asks for at most: more would push out other things */
+/* bytes that ring_warm() gives and wants at most: more would push out other things */
+#define WARM_MAX 8192
 
 _Static_assert(sizeof(struct ring_record) == 16, "a record's payload begins on 16 bytes");
 _Static_assert(sizeof(struct ring_head) == 2 * RING_LINE, "head: a line for each");
@@ -183,6 +183,10 @@ void ring_commit(struct ring_writer *w, size_t bytes)
 	uint32_t sum;
 
 	assert(bytes <= w->reserved);
+	/* comes while the sum is made, which for a short record is too quick: a reader that
+	 * watches the line would only take it back once more */
+	if (bytes > RING_INLINE)
+		line_want(rec);
 	FAULT_POINT("ring.push.mid");
 	sum = record_sum(number, (uint32_t)bytes, room_of(rec), bytes);
 	w->last_span = record_span(bytes);
@@ -204,7 +208,11 @@ void ring_commit(struct ring_writer *w, size_t bytes)
 void ring_warm(const struct ring_writer *w)
 {
 	uint64_t at, end = MIN(w->last_span, WARM_MAX);
+	uint64_t last = w->pos - w->last_span;
 
+	/* not the record's first line, which the readers have by now */
+	for (at = RING_LINE; at < end; at += RING_LINE)
+		line_give(record_at(&w->data, last + at));
 	/* not the line at pos: readers watch it, and would take it back at once */
 	for (at = RING_LINE; at <= end; at += RING_LINE)
 		line_want(record_at(&w->data, w->pos + at));

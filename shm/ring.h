@@ -122,8 +122,8 @@ int ring_reserve(struct ring_writer *w, size_t bytes, void **ret_payload) MUST_C
 /* Publishes the first `bytes` (<= reserved) of the reservation. Ring the bell after it. */
 void ring_commit(struct ring_writer *w, size_t bytes);
 
-/* A hint, after the bell: asks for the lines that a next record as large as the last would fill,
- * while the writer has nothing to do but wait. */
+/* A hint, after the bell, while the writer has nothing to do but wait: gives the lines of the last
+ * record towards its readers, and asks for those that a next one as large would fill. */
 void ring_warm(const struct ring_writer *w);
 
 /* reserve, copy, commit. */

@@ -7,8 +7,12 @@
  *	a line each way  a word for each direction, since a word has one writer: the floor of the
  *	                 empty hand-off
  *	bare 4 KiB       4 KiB filled in place, a word stored, all of it read on the other side, a
- *word back: the floor of the hand-off of 4 KiB chan             a record through the step ring, 8
- *bytes back through the reply ring
+ *	                 word back, with every hint to the CPU that makes it faster: the floor of
+ *	                 the hand-off of 4 KiB
+ *	chan             a record through the step ring, 8 bytes back through the reply ring
+ *
+ * How long a line takes depends on which line it is, by as much as a half: on where in the shared
+ * cache its address lies. The bare ways take another line each turn, as records do each step.
  *
  * To two workers asleep, and back from both:
  *	raw futex        both wait on one futex; the last of them wakes the one who waits for both
@@ -30,6 +34,7 @@
 #endif
 
 #include "shm/chan.h"
+#include "shm/line.h"
 #include "tests/bench/report.h"
 #include "tests/bench/turns.h"
 
@@ -53,11 +58,21 @@ static void *share(size_t bytes)
 
 /* ---- the bare thing, spinning ---- */
 
-struct raw {
+struct words {
 	_Alignas(128) _Atomic uint32_t to;
 	_Alignas(128) _Atomic uint32_t back;
+};
+
+struct raw {
+	struct words words[TURNS];
 	_Alignas(4096) uint8_t bytes[RAW_BYTES];
 };
+
+/* Those of the turn that spins and begins, or goes on, at this round. */
+static struct words *words_of(struct raw *raw, uint32_t from)
+{
+	return &raw->words[from / (SPINNING + TURNS_WARM_UP) % TURNS];
+}
 
 static void spin_until(const _Atomic uint32_t *word, uint32_t value)
 {
@@ -72,44 +87,51 @@ static void store(_Atomic uint32_t *word, uint32_t value)
 
 static void one_line_here(void *user, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = words_of(user, from);
 
 	for (uint32_t i = from; i < from + rounds; i++) {
-		store(&raw->to, 2 * i + 1);
-		spin_until(&raw->to, 2 * i + 2);
+		store(&words->to, 2 * i + 1);
+		spin_until(&words->to, 2 * i + 2);
 	}
 }
 
 static void one_line_there(void *user, int child, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = words_of(user, from);
 
 	(void)child;
 	for (uint32_t i = from; i < from + rounds; i++) {
-		spin_until(&raw->to, 2 * i + 1);
-		store(&raw->to, 2 * i + 2);
+		spin_until(&words->to, 2 * i + 1);
+		store(&words->to, 2 * i + 2);
 	}
 }
 
 static void two_lines_here(void *user, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = words_of(user, from);
 
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		store(&raw->to, i);
-		spin_until(&raw->back, i);
+		store(&words->to, i);
+		spin_until(&words->back, i);
 	}
 }
 
 static void two_lines_there(void *user, int child, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = words_of(user, from);
 
 	(void)child;
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		spin_until(&raw->to, i);
-		store(&raw->back, i);
+		spin_until(&words->to, i);
+		store(&words->back, i);
 	}
+}
+
+/* Line by line: memset() of this many bytes begins with a pause. */
+static void fill(uint8_t *to, int value, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += RING_LINE)
+		memset(to + at, value, RING_LINE);
 }
 
 /* Through a buffer as large as the step ring, as records go through it. */
@@ -121,11 +143,16 @@ static uint8_t *bytes_of(struct raw *raw, uint32_t i)
 static void bare_bytes_here(void *user, uint32_t from, uint32_t rounds)
 {
 	struct raw *raw = user;
+	struct words *words = words_of(raw, from);
 
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		memset(bytes_of(raw, i), (int)i, PAYLOAD);
-		store(&raw->to, i);
-		spin_until(&raw->back, i);
+		fill(bytes_of(raw, i), (int)i, PAYLOAD);
+		store(&words->to, i);
+		for (size_t at = 0; at < PAYLOAD; at += RING_LINE)
+			line_give(bytes_of(raw, i) + at);
+		for (size_t at = 0; at < PAYLOAD; at += RING_LINE)
+			line_want(bytes_of(raw, i + 1) + at);
+		spin_until(&words->back, i);
 	}
 }
 
@@ -133,13 +160,14 @@ static void bare_bytes_there(void *user, int child, uint32_t from, uint32_t roun
 {
 	static uint8_t copy[PAYLOAD];
 	struct raw *raw = user;
+	struct words *words = words_of(raw, from);
 
 	(void)child;
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		spin_until(&raw->to, i);
+		spin_until(&words->to, i);
 		memcpy(copy, bytes_of(raw, i), PAYLOAD);
 		__asm__ volatile("" : : "r"(copy) : "memory");
-		store(&raw->back, i);
+		store(&words->back, i);
 	}
 }
 
@@ -160,24 +188,24 @@ static void wake(_Atomic uint32_t *word)
 
 static void futex_here(void *user, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = ((struct raw *)user)->words;
 
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		store(&raw->to, i);
-		wake(&raw->to);
-		futex_until(&raw->back, 2 * i);
+		store(&words->to, i);
+		wake(&words->to);
+		futex_until(&words->back, 2 * i);
 	}
 }
 
 static void futex_there(void *user, int child, uint32_t from, uint32_t rounds)
 {
-	struct raw *raw = user;
+	struct words *words = ((struct raw *)user)->words;
 
 	(void)child;
 	for (uint32_t i = from + 1; i <= from + rounds; i++) {
-		futex_until(&raw->to, i);
-		if (atomic_fetch_add(&raw->back, 1) + 1 == 2 * i)
-			wake(&raw->back);
+		futex_until(&words->to, i);
+		if (atomic_fetch_add(&words->back, 1) + 1 == 2 * i)
+			wake(&words->back);
 	}
 }
 
@@ -278,7 +306,7 @@ static void chan_here(void *user, uint32_t from, uint32_t rounds)
 
 		if (chan_step_reserve(&t->coord, t->bytes, &at) < 0)
 			exit(1);
-		memset(at, (int)i, t->bytes);
+		fill(at, (int)i, t->bytes);
 		chan_step_commit(&t->coord, t->bytes);
 		while (collect(t, &answered, i) > 0) {
 			struct pollfd p = {.fd = t->group.bell_fd, .events = POLLIN};

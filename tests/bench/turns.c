@@ -12,8 +12,6 @@
 
 #include "shm/clock.h"
 
-#define WARM_UP 20 /* round trips before the clock starts: processes wake up, lines come near */
-
 static int cpus[2];
 
 int turns_cpus(void)
@@ -47,7 +45,7 @@ static void die(const char *what)
 /* Sleeps in read() until told to take a turn. */
 static void live(const struct turns_way *w, int child, int in, int out)
 {
-	uint32_t from = 0, rounds = w->rounds + WARM_UP;
+	uint32_t from = 0, rounds = w->rounds + TURNS_WARM_UP;
 	char go;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -101,15 +99,15 @@ static void hear(const struct turns_way *w)
 
 static double take_turn(struct turns_way *w, int turn)
 {
-	uint32_t from = (uint32_t)turn * (w->rounds + WARM_UP);
+	uint32_t from = (uint32_t)turn * (w->rounds + TURNS_WARM_UP);
 	mono_ns_t start;
 	double ns;
 
 	tell(w);
 	hear(w);
-	w->here(w->user, from, WARM_UP);
+	w->here(w->user, from, TURNS_WARM_UP);
 	start = mono_now();
-	w->here(w->user, from + WARM_UP, w->rounds);
+	w->here(w->user, from + TURNS_WARM_UP, w->rounds);
 	ns = (double)(mono_now() - start) / w->rounds / 2;
 	hear(w);
 	return ns;

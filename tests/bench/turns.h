@@ -8,11 +8,13 @@
 #include <stdint.h>
 
 #define TURNS_CHILDREN_MAX 2
+/* Round trips of a turn before its clock starts: processes wake up, lines come near. */
+#define TURNS_WARM_UP 20
 
 struct turns_way {
 	const char *what;
 	int children;
-	/* Both run `rounds` round trips; `from` counts those of the turns before. */
+	/* Both run `rounds` round trips; `from` counts those before, the warming-up, too. */
 	void (*here)(void *user, uint32_t from, uint32_t rounds);
 	void (*there)(void *user, int child, uint32_t from, uint32_t rounds);
 	/* In a child once, after fork; may be NULL. */
