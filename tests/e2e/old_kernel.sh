@@ -24,7 +24,8 @@ fetch_kernel()
     package=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
     [ -n "$package" ] || { echo "skipped: apt knows no linux-image-amd64; name a vmlinuz"; exit 77; }
     if ! ls "$work"/kernel/boot/vmlinuz-* >"$work/vmlinuz" 2>/dev/null; then
-        (cd "$work" && apt-get download -q "$package" && dpkg -x "$package"_*.deb kernel && rm "$package"_*.deb)
+        # what it prints is not the answer
+        (cd "$work" && apt-get download -q "$package" >&2 && dpkg -x "$package"_*.deb kernel && rm "$package"_*.deb)
         ls "$work"/kernel/boot/vmlinuz-* >"$work/vmlinuz"
     fi
     tail -1 "$work/vmlinuz"
