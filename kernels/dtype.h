@@ -102,6 +102,23 @@ static inline uint8_t kern_to_e4m3(float f)
 	return (uint8_t)(sign | ((a >> 20) - (120 << 3)));
 }
 
+/* kern_from_e4m3(kern_to_e4m3(f)), without branches and unsigned comparisons, so that compilers
+ * vectorise it. */
+static inline float kern_round_e4m3(float f)
+{
+	uint32_t u = kern_bits(f);
+	uint32_t up = ((u & 0x7fffffff) + 0x7ffff + (u >> 20 & 1)) & 0xfff00000;
+	int32_t a = (int32_t)(u & 0x7fffffff), r = (int32_t)up;
+	float few = kern_float((uint32_t)a) + 0x1p14f; /* below 2^-6: multiples of 2^-9 */
+
+	few -= 0x1p14f;
+	r = a < 0x3c800000 ? (int32_t)kern_bits(few) : r;
+	r = a < 0x43e00000 ? r : 0x43e00000;
+	r |= (int32_t)(u & 0x80000000);
+	r &= -(int32_t)(a <= 0x7f800000); /* NaN: 0 */
+	return kern_float((uint32_t)r);
+}
+
 static inline float kern_from_e2m1(uint8_t nibble)
 {
 	static const float value[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};

@@ -287,7 +287,7 @@ static inline void kern_qat_kv(float *x)
 		float s = kern_from_e8m0(kern_fp8_scale_e8m0(kern_amax(x + 64 * g, 64)));
 
 		for (uint32_t i = 64 * g; i < 64 * g + 64; i++)
-			x[i] = kern_from_e4m3(kern_to_e4m3(x[i] / s)) * s;
+			x[i] = kern_round_e4m3(x[i] / s) * s;
 	}
 }
 

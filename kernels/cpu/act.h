@@ -44,7 +44,7 @@ static inline void kern_act_round(const float *x, uint32_t k, uint32_t col0, enu
 		if (pow2)
 			s = kern_from_e8m0(kern_to_e8m0(s));
 		for (uint32_t i = at; i < end; i++)
-			y[i] = kern_from_e4m3(kern_to_e4m3(x[i] / s)) * s;
+			y[i] = kern_round_e4m3(x[i] / s) * s;
 	}
 }
 

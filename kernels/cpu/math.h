@@ -94,17 +94,19 @@ static inline float kern_rms_scale(const float *x, size_t n, float eps)
 	return 1.0f / sqrtf(kern_dot16(x, x, n) / (float)n + eps);
 }
 
-/* Largest magnitude, NaN left out. */
+/* Largest magnitude, NaN left out: of the bits, whose order is that of the values, since a maximum
+ * of integers may be taken in any order, so that compilers vectorise it. */
 static inline float kern_amax(const float *x, size_t n)
 {
-	float m = 0;
+	uint32_t m = 0;
 
 	for (size_t i = 0; i < n; i++) {
-		float v = fabsf(x[i]);
+		uint32_t v = kern_bits(x[i]) & 0x7fffffff;
 
+		v &= 0u - (uint32_t)(v <= 0x7f800000);
 		m = v > m ? v : m;
 	}
-	return m;
+	return kern_float(m);
 }
 
 #endif

@@ -50,6 +50,9 @@ static void check_e4m3(float f)
 
 	if ((got & 0x7f) != want || (got >> 7) != (signbit(f) != 0))
 		fail_msg("e4m3 of %.9g is %02x, should be %02x", (double)f, got, want);
+	if (kern_bits(kern_round_e4m3(f)) != kern_bits(kern_from_e4m3(got)))
+		fail_msg("%.9g rounded to e4m3 is %.9g, not what its code means", (double)f,
+			(double)kern_round_e4m3(f));
 }
 
 static void check_e2m1(float f)
@@ -101,6 +104,8 @@ static void test_encode_boundaries_round_to_even_and_saturate(void **state)
 	}
 	assert_int_equal(kern_to_e4m3(NAN), 0);
 	assert_int_equal(kern_to_e4m3(-NAN), 0);
+	assert_int_equal(kern_bits(kern_round_e4m3(NAN)), 0);
+	assert_int_equal(kern_bits(kern_round_e4m3(-NAN)), 0);
 	assert_int_equal(kern_to_e2m1(NAN), 0);
 }
 
