@@ -37,7 +37,17 @@ static int sort_pairs(
 /* A thread's scratch. */
 struct lane {
 	float *panel, *g, *u, *rounded; /* g, u: [ROW_BLOCK][PANEL_N]; rounded: [ROW_BLOCK][k] */
+	/* what the first of `rounded` are made of, and how: the experts of a few rows share them */
+	const float *from[VEC_MR];
+	uint32_t k, col0;
+	enum kern_act act;
 };
+
+/* Groups worked on at a time, so that g and u hold them: of few rows, many. */
+static uint32_t groups_at_once(uint32_t rows)
+{
+	return rows <= VEC_MR ? CHUNK * (KERN_ROW_BLOCK / VEC_MR) : CHUNK;
+}
 
 static size_t lane_bytes(uint32_t k)
 {
@@ -46,7 +56,7 @@ static size_t lane_bytes(uint32_t k)
 
 static struct lane lane_of(char *scratch, unsigned i, uint32_t k)
 {
-	struct lane l;
+	struct lane l = {0};
 
 	l.panel = (float *)(scratch + i * ALIGN_UP(lane_bytes(k), (size_t)64));
 	l.g = l.panel + KERN_PRODUCT_BYTES / sizeof(float);
@@ -55,17 +65,29 @@ static struct lane lane_of(char *scratch, unsigned i, uint32_t k)
 	return l;
 }
 
-/* Rounds the rows x points at into the lane and points there. */
+/*
+ * Rounds the rows x points at into the lane and points there. Without amax, rows that were rounded
+ * in the same way by the call before it are taken from there.
+ */
 static void round_rows(const float **x, uint32_t rows, const struct kern_weight *w,
-	enum kern_act act, bool pow2, const float *const *amax, float *to)
+	enum kern_act act, bool pow2, const float *const *amax, struct lane *l)
 {
 	act = kern_act_of(act, w);
 	if (act == KERN_ACT_F32)
 		return;
+	if (amax || l->act != act || l->k != w->k || l->col0 != w->col0)
+		memset(l->from, 0, sizeof(l->from));
+	l->act = act;
+	l->k = w->k;
+	l->col0 = w->col0;
 	for (uint32_t i = 0; i < rows; i++) {
-		kern_act_round(x[i], w->k, w->col0, act, pow2, amax ? amax[i] : NULL,
-			to + (size_t)i * w->k);
-		x[i] = to + (size_t)i * w->k;
+		float *to = l->rounded + (size_t)i * w->k;
+
+		if (i >= VEC_MR || l->from[i] != x[i])
+			kern_act_round(x[i], w->k, w->col0, act, pow2, amax ? amax[i] : NULL, to);
+		if (i < VEC_MR)
+			l->from[i] = x[i];
+		x[i] = to;
 	}
 }
 
@@ -100,27 +122,28 @@ static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 	const float *x[KERN_ROW_BLOCK];
 
 	for (uint32_t t = 0; t < n; t += KERN_ROW_BLOCK) {
-		uint32_t rows = MIN(n - t, (uint32_t)KERN_ROW_BLOCK);
+		uint32_t rows = MIN(n - t, (uint32_t)KERN_ROW_BLOCK), most = groups_at_once(rows);
+		size_t ld = (size_t)most * KERN_GROUP;
 
 		for (uint32_t i = 0; i < rows; i++)
 			x[i] = a->x + (size_t)(list ? list[t + i] / a->topk : t + i) * j->k;
-		round_rows(x, rows, w1, a->act, a->scale_pow2, NULL, l->rounded);
-		for (size_t g = p.begin; g < p.end; g += CHUNK) {
-			uint32_t ng = (uint32_t)MIN(p.end - g, (size_t)CHUNK);
+		round_rows(x, rows, w1, a->act, a->scale_pow2, NULL, l);
+		for (size_t g = p.begin; g < p.end; g += most) {
+			uint32_t ng = (uint32_t)MIN(p.end - g, (size_t)most);
 			uint32_t first = (uint32_t)g * KERN_GROUP;
 			uint32_t width = MIN(w1->n - first, ng * KERN_GROUP);
 
 			KERN_FN(product)
-			(w1, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
+			(w1, (uint32_t)g, ng, rows, x, l->g, ld, l->panel);
 			KERN_FN(product)
-			(w3, (uint32_t)g, ng, rows, x, l->u, KERN_PANEL_N, l->panel);
+			(w3, (uint32_t)g, ng, rows, x, l->u, ld, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				float weight = list ? a->weights[list[t + i]] : 1.0f;
 				float *h = list ? a->h + (size_t)list[t + i] * w1->n
 						: a->shared_h + (size_t)(t + i) * w1->n;
 
-				swiglu(l->g + i * KERN_PANEL_N, l->u + i * KERN_PANEL_N, a->limit,
-					weight, width, h + first);
+				swiglu(l->g + i * ld, l->u + i * ld, a->limit, weight, width,
+					h + first);
 			}
 		}
 	}
@@ -180,7 +203,8 @@ static void down_expert(const struct down_job *j, const struct kern_weight *w, c
 	const float *x[KERN_ROW_BLOCK], *amax[KERN_ROW_BLOCK];
 
 	for (uint32_t t = 0; t < n; t += KERN_ROW_BLOCK) {
-		uint32_t rows = MIN(n - t, (uint32_t)KERN_ROW_BLOCK);
+		uint32_t rows = MIN(n - t, (uint32_t)KERN_ROW_BLOCK), most = groups_at_once(rows);
+		size_t ld = (size_t)most * KERN_GROUP;
 
 		for (uint32_t i = 0; i < rows; i++) {
 			size_t q = list ? list[t + i] : t + i;
@@ -188,19 +212,19 @@ static void down_expert(const struct down_job *j, const struct kern_weight *w, c
 			x[i] = src + q * w->k;
 			amax[i] = am ? am + q * ng_act : NULL;
 		}
-		round_rows(x, rows, w, a->act, a->scale_pow2, amax, l->rounded);
-		for (size_t g = p.begin; g < p.end; g += CHUNK) {
-			uint32_t ng = (uint32_t)MIN(p.end - g, (size_t)CHUNK);
+		round_rows(x, rows, w, a->act, a->scale_pow2, amax, l);
+		for (size_t g = p.begin; g < p.end; g += most) {
+			uint32_t ng = (uint32_t)MIN(p.end - g, (size_t)most);
 			uint32_t first = (uint32_t)g * KERN_GROUP;
 			uint32_t width = MIN(w->n - first, ng * KERN_GROUP);
 
-			KERN_FN(product)(w, (uint32_t)g, ng, rows, x, l->g, KERN_PANEL_N, l->panel);
+			KERN_FN(product)(w, (uint32_t)g, ng, rows, x, l->g, ld, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				uint32_t row = list ? list[t + i] / a->topk : t + i;
 				float *y = a->y + (size_t)row * a->d + first;
 
 				for (uint32_t o = 0; o < width; o++)
-					y[o] = y[o] + l->g[i * KERN_PANEL_N + o];
+					y[o] = y[o] + l->g[i * ld + o];
 			}
 		}
 	}

@@ -2,7 +2,9 @@
  * The vector core of all products: rows of activations times groups of 16 outputs, every output
  * one chain of fused multiply-adds over ascending k, whatever the tile.
  *
- *   few rows    weights are widened in registers and used at once: memory-bound, like a GEMV
+ *   few rows    weights are widened in registers and used at once, like a GEMV; where all numbers
+ *               keep away from the ends of f32's range, codes are used bare, and what a block's
+ *               scale would have done to each of them is done to the sums (product_bare())
  *   many rows   a panel of KERN_PANEL_K columns x up to VEC_NV groups is widened once into the L1
  *               cache and used for every row, more of them at a time where it is narrow; partial
  *               sums wait in scratch between panels
@@ -50,10 +52,10 @@ VEC_INLINE const uint8_t *product_at(
 					       : 2 * i);
 }
 
-/* Bytes from one column to the next (FP4: to the next pair). */
-VEC_INLINE size_t product_step(enum kern_dtype dtype)
+/* Bytes of a group's column. */
+VEC_INLINE size_t product_column_bytes(enum kern_dtype dtype)
 {
-	return dtype == KERN_F32 ? 64 : dtype == KERN_FP8 || dtype == KERN_FP4 ? 16 : 32;
+	return dtype == KERN_F32 ? 64 : dtype == KERN_FP8 ? 16 : dtype == KERN_FP4 ? 8 : 32;
 }
 
 /* Types that are widened two columns at a time, where two are left. */
@@ -62,15 +64,19 @@ VEC_INLINE bool product_pairs(enum kern_dtype dtype)
 	return dtype == KERN_FP8 || dtype == KERN_FP4;
 }
 
-VEC_INLINE struct v16_pair product_widen_pair(enum kern_dtype dtype, const uint8_t *p, v16 scale)
+/* Two columns; with bare, codes without their scale. */
+VEC_INLINE struct v16_pair product_widen_pair(
+	enum kern_dtype dtype, const bool bare, const uint8_t *p, v16 scale)
 {
 	struct v16_pair c = dtype == KERN_FP4 ? v16_e2m1(p) : v16_e4m3_pair(p);
 
+	if (bare)
+		return c;
 	return (struct v16_pair){v16_mul(c.lo, scale), v16_mul(c.hi, scale)};
 }
 
 /* One column of a group; not for FP4, whose columns are even in number. */
-VEC_INLINE v16 product_widen(enum kern_dtype dtype, const uint8_t *p, v16 scale)
+VEC_INLINE v16 product_widen(enum kern_dtype dtype, const bool bare, const uint8_t *p, v16 scale)
 {
 	switch (dtype) {
 	case KERN_F32:
@@ -80,50 +86,81 @@ VEC_INLINE v16 product_widen(enum kern_dtype dtype, const uint8_t *p, v16 scale)
 	case KERN_BF16:
 		return v16_bf16((const uint16_t *)p);
 	default:
-		return v16_mul(v16_e4m3(p), scale);
+		return bare ? v16_e4m3(p) : v16_mul(v16_e4m3(p), scale);
 	}
 }
 
-/* acc[mr][nv] += columns k .. k+run-1 of one scale block; moves p on. */
-VEC_INLINE void product_columns(enum kern_dtype dtype, const int mr, const int nv, uint32_t k,
-	uint32_t run, const v16 scale[VEC_NV1], const float *const *x, const uint8_t *p[VEC_NV1],
-	v16 acc[VEC_MR][VEC_NV1])
+enum { PRODUCT_SHORT_BYTES = 32768 };
+
+/* acc[mr][nv] += columns j and j+1; moves p on. */
+VEC_INLINE void product_two_columns(enum kern_dtype dtype, const bool bare, const int mr,
+	const int nv, uint32_t j, const v16 scale[VEC_NV1], const float *const *x,
+	const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
 {
+#pragma GCC unroll 8
+	for (int v = 0; v < nv; v++) {
+		struct v16_pair c = product_widen_pair(dtype, bare, p[v], scale[v]);
+
+		p[v] += 2 * product_column_bytes(dtype);
+#pragma GCC unroll 8
+		for (int i = 0; i < mr; i++) {
+			acc[i][v] = v16_fma(v16_set1(x[i][j]), c.lo, acc[i][v]);
+			acc[i][v] = v16_fma(v16_set1(x[i][j + 1]), c.hi, acc[i][v]);
+		}
+	}
+}
+
+/* acc[mr][nv] += columns k .. k+run-1 of one scale block; moves p on, and asks for what lies
+ * `ahead` bytes behind it. */
+VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const int mr, const int nv,
+	uint32_t k, uint32_t run, const v16 scale[VEC_NV1], const float *const *x, size_t ahead,
+	const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
+{
+	const int line = 64 / (int)product_column_bytes(dtype); /* columns */
 	uint32_t j = k;
 
-	if (product_pairs(dtype))
-		for (; j + 2 <= k + run; j += 2)
+	if (product_pairs(dtype)) {
+		for (; j + line <= k + run; j += line)
+#pragma GCC unroll 4
+			for (int at = 0; at < line; at += 2) {
 #pragma GCC unroll 8
-			for (int v = 0; v < nv; v++) {
-				struct v16_pair c = product_widen_pair(dtype, p[v], scale[v]);
-
-				p[v] += dtype == KERN_FP4 ? 16 : 32;
-#pragma GCC unroll 8
-				for (int i = 0; i < mr; i++) {
-					acc[i][v] = v16_fma(v16_set1(x[i][j]), c.lo, acc[i][v]);
-					acc[i][v] = v16_fma(v16_set1(x[i][j + 1]), c.hi, acc[i][v]);
-				}
+				for (int v = 0; v < nv; v++)
+					if (v * line / nv / 2 * 2 == at)
+						_mm_prefetch(p[v] + ahead, _MM_HINT_T0);
+				product_two_columns(dtype, bare, mr, nv, j + at, scale, x, p, acc);
 			}
+		for (; j + 2 <= k + run; j += 2)
+			product_two_columns(dtype, bare, mr, nv, j, scale, x, p, acc);
+	}
 	if (dtype == KERN_FP4)
 		return;
 	for (; j < k + run; j++)
 #pragma GCC unroll 8
 		for (int v = 0; v < nv; v++) {
-			v16 c = product_widen(dtype, p[v], scale[v]);
+			v16 c = product_widen(dtype, bare, p[v], scale[v]);
 
-			p[v] += product_step(dtype);
+			p[v] += product_column_bytes(dtype);
 #pragma GCC unroll 8
 			for (int i = 0; i < mr; i++)
 				acc[i][v] = v16_fma(v16_set1(x[i][j]), c, acc[i][v]);
 		}
 }
 
-/* mr rows x nv groups from compressed weights, all of k. dtype, mr, nv are constants. */
-VEC_INLINE void product_direct(enum kern_dtype dtype, const int mr, const int nv,
-	const struct kern_weight *w, uint32_t group, const float *const *x, float *y, size_t ldy)
+/*
+ * mr rows x nv groups of the `left` to come from compressed weights, all of k. dtype, bare, mr, nv
+ * are constants. bare (product_bare() says when): sums are kept in units of the scale of the block
+ * at hand.
+ */
+VEC_INLINE void product_direct(enum kern_dtype dtype, const bool bare, const int mr, const int nv,
+	const struct kern_weight *w, uint32_t group, uint32_t left, const float *const *x, float *y,
+	size_t ldy)
 {
 	v16 acc[VEC_MR][VEC_NV1], scale[VEC_NV1];
 	const uint8_t *p[VEC_NV1];
+	/* to the same place of the tile after this one, where there is one and stretches are so
+	 * short that the hardware does not see them coming */
+	size_t tile = product_column_bytes(dtype) * w->k * nv;
+	size_t ahead = left > (uint32_t)nv && tile <= PRODUCT_SHORT_BYTES ? tile : 0;
 
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
@@ -131,88 +168,196 @@ VEC_INLINE void product_direct(enum kern_dtype dtype, const int mr, const int nv
 		for (int v = 0; v < nv; v++)
 			acc[i][v] = v16_set1(0);
 #pragma GCC unroll 8
-	for (int v = 0; v < nv; v++)
+	for (int v = 0; v < nv; v++) {
 		p[v] = product_at(dtype, w, group + v, 0);
+		scale[v] = v16_set1(1.0f);
+	}
 	for (uint32_t k = 0, run; k < w->k; k += run) {
 		run = product_run(w, k, w->k);
 #pragma GCC unroll 8
-		for (int v = 0; v < nv; v++)
-			scale[v] = product_scale(w, group + v, k);
-		product_columns(dtype, mr, nv, k, run, scale, x, p, acc);
+		for (int v = 0; v < nv; v++) {
+			v16 next = product_scale(w, group + v, k);
+
+			if (bare && k) {
+				v16 ratio = v16_pow2_ratio(scale[v], next);
+
+#pragma GCC unroll 8
+				for (int i = 0; i < mr; i++)
+					acc[i][v] = v16_mul(acc[i][v], ratio);
+			}
+			scale[v] = next;
+		}
+		product_columns(dtype, bare, mr, nv, k, run, scale, x, ahead, p, acc);
 	}
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 8
 		for (int v = 0; v < nv; v++) {
-			uint32_t left = w->n - (group + v) * KERN_GROUP;
+			uint32_t rest = w->n - (group + v) * KERN_GROUP;
 
+			if (bare)
+				acc[i][v] = v16_mul(acc[i][v], scale[v]);
 			v16_store_n(y + i * ldy + v * KERN_GROUP, acc[i][v],
-				MIN(left, (uint32_t)KERN_GROUP));
+				MIN(rest, (uint32_t)KERN_GROUP));
 		}
 }
 
+/* Binary exponents of magnitudes that are not 0; an infinity or a NaN counts as 128. */
+struct product_range {
+	int min, max;
+};
+
+/* Of all activations. */
+static struct product_range product_range_of_x(uint32_t rows, uint32_t k, const float *const *x)
+{
+	uint32_t least = UINT32_MAX, most = 0; /* of the bits; least: less one, so that 0 is not */
+
+	for (uint32_t i = 0; i < rows; i++)
+		for (uint32_t j = 0; j < k; j++) {
+			uint32_t u = kern_bits(x[i][j]) & 0x7fffffff;
+
+			most = MAX(most, u);
+			least = MIN(least, u - 1);
+		}
+	if (!most)
+		return (struct product_range){0, 0};
+	return (struct product_range){(int)((least + 1) >> 23) - 127, (int)(most >> 23) - 127};
+}
+
+/* Of the scales of some groups, powers of two; outputs that are not there have none. */
+static struct product_range product_range_of_scales(
+	const struct kern_weight *w, uint32_t group, uint32_t groups)
+{
+	size_t at = (size_t)group * w->nblk * KERN_GROUP;
+	size_t n = (size_t)groups * w->nblk * KERN_GROUP, tail = 0;
+	uint32_t lanes = w->n % KERN_GROUP, least = UINT32_MAX, most = 0;
+	const float *f32 = (const float *)w->scale + at;
+	const uint8_t *e8m0 = (const uint8_t *)w->scale + at;
+	uint8_t least8 = UINT8_MAX, most8 = 0;
+
+	if (lanes && (group + groups) * KERN_GROUP > w->n)
+		tail = (size_t)w->nblk * KERN_GROUP;
+	if (w->dtype == KERN_FP8) {
+		for (size_t i = 0; i < n - tail; i++) {
+			least = MIN(least, kern_bits(f32[i]));
+			most = MAX(most, kern_bits(f32[i]));
+		}
+	} else {
+		for (size_t i = 0; i < n - tail; i++) {
+			least8 = MIN(least8, e8m0[i]);
+			most8 = MAX(most8, e8m0[i]);
+		}
+		least = (uint32_t)least8 << 23;
+		most = (uint32_t)most8 << 23;
+	}
+	for (size_t i = n - tail; i < n; i++)
+		if (i % KERN_GROUP < lanes) {
+			uint32_t u =
+				w->dtype == KERN_FP8 ? kern_bits(f32[i]) : (uint32_t)e8m0[i] << 23;
+
+			least = MIN(least, u);
+			most = MAX(most, u);
+		}
+	return (struct product_range){(int)(least >> 23) - 127, (int)(most >> 23) - 127};
+}
+
+/*
+ * May these sums be kept in units of the block's scale instead of scaling every weight? With scales
+ * that are powers of two, fma(x, c s, sum) = s fma(x, c, sum / s), and going over to the next block
+ * is exact, too, wherever a number of unbounded exponent would be rounded to the one we have:
+ *
+ *   below   every sum is a multiple of q = ulp(least x) * (the codes' unit) * (least scale),
+ * rounded or not. If q is no less than 2^-149, in units of 1 and of the greatest scale, nothing is
+ * rounded for being small. above   |sum| < 2 k (greatest x) (greatest code) (greatest scale) has to
+ * fit, in units of 1 and of the least scale. Infinities and NaNs fail here.
+ */
+static bool product_bare(const struct kern_weight *w, uint32_t group, uint32_t groups,
+	uint32_t rows, const float *const *x)
+{
+	/* codes: multiples of 2^-9 below 2^9, and of 2^-1 below 2^3; in registers, 2^-unit of it */
+	int code_min = w->dtype == KERN_FP8 ? -9 : -1, code_max = w->dtype == KERN_FP8 ? 9 : 3;
+	int unit = w->dtype == KERN_FP8 ? 8 : 0, terms = 32 - __builtin_clz(w->k), least, most;
+	struct product_range s, r;
+
+	if (w->scale_kind != KERN_SCALE_E8M0)
+		return false;
+	s = product_range_of_scales(w, group, groups);
+	r = product_range_of_x(rows, w->k, x);
+	least = r.min - 23 + code_min + s.min;
+	most = r.max + 1 + terms + code_max + s.max + 1;
+	return s.min >= -126 && s.max - s.min <= 126 && least >= -149 &&
+	       least - (s.max + unit) >= -149 && most <= 127 && most - (s.min + unit) <= 127;
+}
+
 /* Few rows: picks the constants. */
-#define PRODUCT_ROWS(dtype, nv)                                                                    \
+#define PRODUCT_ROWS(dtype, bare, nv)                                                              \
 	switch (rows) {                                                                            \
 	case 1:                                                                                    \
-		product_direct(dtype, 1, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 1, nv, w, group, left, x, y, ldy);                     \
 		break;                                                                             \
 	case 2:                                                                                    \
-		product_direct(dtype, 2, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 2, nv, w, group, left, x, y, ldy);                     \
 		break;                                                                             \
 	case 3:                                                                                    \
-		product_direct(dtype, 3, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 3, nv, w, group, left, x, y, ldy);                     \
 		break;                                                                             \
 	case 4:                                                                                    \
-		product_direct(dtype, 4, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 4, nv, w, group, left, x, y, ldy);                     \
 		break;                                                                             \
 	case 5:                                                                                    \
-		product_direct(dtype, 5, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 5, nv, w, group, left, x, y, ldy);                     \
 		break;                                                                             \
 	default:                                                                                   \
-		product_direct(dtype, 6, nv, w, group, x, y, ldy);                                 \
+		product_direct(dtype, bare, 6, nv, w, group, left, x, y, ldy);                     \
 	}
 
 /* The widest tile of few rows for `left` groups; returns the groups done. */
-#define PRODUCT_FEW(name, dtype)                                                                   \
+#define PRODUCT_FEW(name, dtype, bare)                                                             \
 	static uint32_t product_few_##name(const struct kern_weight *w, uint32_t group,            \
 		uint32_t left, uint32_t rows, const float *const *x, float *y, size_t ldy)         \
 	{                                                                                          \
 		if (rows == 1 && left >= VEC_NV1) {                                                \
-			product_direct(dtype, 1, VEC_NV1, w, group, x, y, ldy);                    \
+			product_direct(dtype, bare, 1, VEC_NV1, w, group, left, x, y, ldy);        \
 			return VEC_NV1;                                                            \
 		}                                                                                  \
 		if (rows == 1 && left >= 4 && VEC_NV1 > 4) {                                       \
-			product_direct(dtype, 1, 4, w, group, x, y, ldy);                          \
+			product_direct(dtype, bare, 1, 4, w, group, left, x, y, ldy);              \
 			return 4;                                                                  \
 		}                                                                                  \
 		if (rows == 1 && left >= 2) {                                                      \
-			product_direct(dtype, 1, 2, w, group, x, y, ldy);                          \
+			product_direct(dtype, bare, 1, 2, w, group, left, x, y, ldy);              \
 			return 2;                                                                  \
 		}                                                                                  \
 		if (left >= VEC_NV && VEC_NV > 1) {                                                \
-			PRODUCT_ROWS(dtype, VEC_NV)                                                \
+			PRODUCT_ROWS(dtype, bare, VEC_NV)                                          \
 			return VEC_NV;                                                             \
 		}                                                                                  \
-		PRODUCT_ROWS(dtype, 1)                                                             \
+		PRODUCT_ROWS(dtype, bare, 1)                                                       \
 		return 1;                                                                          \
 	}
 
-PRODUCT_FEW(F32, KERN_F32)
-PRODUCT_FEW(F16, KERN_F16)
-PRODUCT_FEW(BF16, KERN_BF16)
-PRODUCT_FEW(FP8, KERN_FP8)
-PRODUCT_FEW(FP4, KERN_FP4)
+PRODUCT_FEW(F32, KERN_F32, false)
+PRODUCT_FEW(F16, KERN_F16, false)
+PRODUCT_FEW(BF16, KERN_BF16, false)
+PRODUCT_FEW(FP8, KERN_FP8, false)
+PRODUCT_FEW(FP4, KERN_FP4, false)
+PRODUCT_FEW(FP8_bare, KERN_FP8, true)
+PRODUCT_FEW(FP4_bare, KERN_FP4, true)
+
+typedef uint32_t product_few_fn(const struct kern_weight *w, uint32_t group, uint32_t left,
+	uint32_t rows, const float *const *x, float *y, size_t ldy);
 
 VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_t groups,
 	uint32_t rows, const float *const *x, float *y, size_t ldy)
 {
-	static uint32_t (*const few[])(const struct kern_weight *, uint32_t, uint32_t, uint32_t,
-		const float *const *, float *, size_t) = {product_few_F32, product_few_F16,
-		product_few_BF16, product_few_FP8, product_few_FP4};
+	static product_few_fn *const few[] = {product_few_F32, product_few_F16, product_few_BF16,
+		product_few_FP8, product_few_FP4};
+	product_few_fn *f = few[w->dtype];
 
+	if (product_pairs(w->dtype) && product_bare(w, group, groups, rows, x))
+		f = w->dtype == KERN_FP8 ? product_few_FP8_bare : product_few_FP4_bare;
 	for (uint32_t g = 0; g < groups;)
-		g += few[w->dtype](w, group + g, groups - g, rows, x, y + g * KERN_GROUP, ldy);
+		g += f(w, group + g, groups - g, rows, x, y + g * KERN_GROUP, ldy);
 }
 
 /* ---- many rows ---- */
@@ -229,13 +374,13 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 		run = MIN(product_run(w, k0 + k, kn), kn - k);
 		if (product_pairs(dtype))
 			for (; j + 2 <= k + run; j += 2, p += dtype == KERN_FP4 ? 16 : 32) {
-				struct v16_pair c = product_widen_pair(dtype, p, scale);
+				struct v16_pair c = product_widen_pair(dtype, false, p, scale);
 
 				v16_store(panel + j * ld, c.lo);
 				v16_store(panel + (j + 1) * ld, c.hi);
 			}
-		for (; dtype != KERN_FP4 && j < k + run; j++, p += product_step(dtype))
-			v16_store(panel + j * ld, product_widen(dtype, p, scale));
+		for (; dtype != KERN_FP4 && j < k + run; j++, p += product_column_bytes(dtype))
+			v16_store(panel + j * ld, product_widen(dtype, false, p, scale));
 	}
 }
 
@@ -287,7 +432,7 @@ static void product_look_ahead(struct product_panel *p, const struct kern_weight
 	uint32_t nv, uint32_t k0)
 {
 	p->ahead_n = nv;
-	p->ahead_step = w->dtype == KERN_FP4 ? 8 : product_step(w->dtype);
+	p->ahead_step = product_column_bytes(w->dtype);
 	for (uint32_t v = 0; v < nv; v++)
 		p->ahead[v] = (const char *)product_at(w->dtype, w, group + v, k0);
 }

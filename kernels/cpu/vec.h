@@ -177,6 +177,14 @@ VEC_INLINE v16 v16_e8m0(const uint8_t *p)
 		_mm512_max_epu32(_mm512_slli_epi32(u, 23), _mm512_set1_epi32(0x00400000)));
 }
 
+/* a / b of powers of two, where all three are normal. */
+VEC_INLINE v16 v16_pow2_ratio(v16 a, v16 b)
+{
+	__m512i d = _mm512_sub_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b));
+
+	return _mm512_castsi512_ps(_mm512_add_epi32(d, _mm512_set1_epi32(0x3f800000)));
+}
+
 /* kern_expf() of each lane. */
 VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
 {
@@ -383,6 +391,18 @@ VEC_INLINE __m256 v8_e8m0_(const uint8_t *p)
 VEC_INLINE v16 v16_e8m0(const uint8_t *p)
 {
 	return (v16){v8_e8m0_(p), v8_e8m0_(p + 8)};
+}
+
+VEC_INLINE __m256 v8_pow2_ratio_(__m256 a, __m256 b)
+{
+	__m256i d = _mm256_sub_epi32(_mm256_castps_si256(a), _mm256_castps_si256(b));
+
+	return _mm256_castsi256_ps(_mm256_add_epi32(d, _mm256_set1_epi32(0x3f800000)));
+}
+
+VEC_INLINE v16 v16_pow2_ratio(v16 a, v16 b)
+{
+	return (v16){v8_pow2_ratio_(a.a, b.a), v8_pow2_ratio_(a.b, b.b)};
 }
 
 VEC_INLINE __m256 v8_exp2_scale_(__m256 p, __m256 t)

@@ -158,6 +158,96 @@ static void test_linear_rounds_activations_as_asked(void **state)
 		}
 }
 
+/* y = x W by the contract: each weight scaled first, one chain of fmaf. */
+static void plain_chain(const float *x, uint32_t rows, const struct kern_weight *w, float *y)
+{
+	for (uint32_t t = 0; t < rows; t++)
+		for (uint32_t o = 0; o < w->n; o++) {
+			float sum = 0;
+
+			for (uint32_t i = 0; i < w->k; i++)
+				sum = fmaf(x[(size_t)t * w->k + i], kern_weight_get(w, o, i), sum);
+			y[(size_t)t * w->n + o] = sum;
+		}
+}
+
+/* Scales 2^lo .. 2^hi, a new one for every block. */
+static void set_scales(struct kern_weight *w, int lo, int hi)
+{
+	size_t n = (size_t)DIV_UP(w->n, KERN_GROUP) * w->nblk * KERN_GROUP;
+
+	for (size_t i = 0; i < n; i++) {
+		int e = lo + (int)kt_below((uint32_t)(hi - lo + 1));
+
+		if (i / KERN_GROUP / w->nblk * KERN_GROUP + i % KERN_GROUP >= w->n)
+			continue; /* an output that is not there keeps its 0 */
+		if (w->dtype == KERN_FP8)
+			((float *)w->scale)[i] = ldexpf(1, e);
+		else
+			((uint8_t *)w->scale)[i] = (uint8_t)(e + 127);
+	}
+}
+
+/*
+ * Sums kept in units of a block's scale: the same bits as the chain of scaled weights wherever
+ * numbers lie, at the ends of f32's range, too, where sums are subnormal or infinite and the
+ * variants have to notice. Activations 2^x_lo .. 2^x_hi, zeros among them; scales 2^s_lo .. 2^s_hi.
+ */
+static void test_linear_extreme_scales_and_activations(void **state)
+{
+	static const struct {
+		int x_lo, x_hi, s_lo, s_hi;
+	} ranges[] = {{-3, 3, -8, 0}, {-20, 10, -40, 40}, {0, 0, -127, -120}, {0, 0, -127, 100},
+		{-60, -40, -70, -60}, {-100, -80, -40, -30}, {-149, -140, -2, 3},
+		{-149, 100, -5, 5}, {100, 127, -10, 5}, {110, 127, -100, 1}, {0, 10, 110, 118},
+		{-110, -100, 90, 118}, {-40, -20, -90, 30}, {-10, 30, -60, 90}};
+	static const uint32_t sizes[] = {15, 16, 17, 64, 65, 127, 128, 129, 130, 255, 256, 257};
+
+	for (size_t r = 0; r < ARRAY_LEN(ranges); r++)
+		for (int pass = 0; pass < 8; pass++) {
+			enum kern_dtype dtype = pass % 2 ? KERN_FP4 : KERN_FP8;
+			uint32_t n = sizes[kt_below(ARRAY_LEN(sizes))], rows = 1 + kt_below(7);
+			uint32_t k = sizes[kt_below(ARRAY_LEN(sizes))], col0 = 2 * kt_below(70);
+			struct kt_weight w;
+			float *x, *want;
+
+			if (dtype == KERN_FP4)
+				k = ALIGN_UP(k, 2u);
+			w = kt_weight(dtype, KERN_SCALE_E8M0, n, k, kt_below(200), col0);
+			set_scales(&w.w, ranges[r].s_lo, ranges[r].s_hi);
+			x = kt_floats((size_t)rows * k);
+			want = kt_floats((size_t)rows * n);
+			for (size_t i = 0; i < (size_t)rows * k; i++) {
+				int e = ranges[r].x_lo +
+					(int)kt_below(
+						(uint32_t)(ranges[r].x_hi - ranges[r].x_lo + 1));
+
+				x[i] = kt_below(8) ? ldexpf(kt_uniform(-2, 2), e) : 0;
+			}
+			if (kt_below(6) == 0) /* nothing, or something that is no number */
+				x[kt_below(rows * k)] = kt_below(2) ? INFINITY : NAN;
+			else if (kt_below(6) == 0)
+				memset(x, 0, sizeof(float) * k);
+			plain_chain(x, rows, &w.w, want);
+			for (struct kt_config *c = kt_all; c < kt_end; c++) {
+				float *y = kt_floats((size_t)rows * n);
+				struct kern_linear_args a = {.rows = rows,
+					.n = 1,
+					.x = x,
+					.ldx = k,
+					.act = KERN_ACT_F32,
+					.out = {{&w.w, y, n}}};
+
+				assert_int_equal(c->ops.linear(&a, &c->ctx), 0);
+				for (size_t i = 0; i < (size_t)rows * n; i++)
+					if (isnan(want[i]) && isnan(y[i]))
+						y[i] = want[i]; /* its bits are no one's promise */
+				kt_same(c->variant, y, want, (size_t)rows * n * sizeof(float));
+			}
+			kt_free_all();
+		}
+}
+
 /* A slice that cuts a 128-group uses the whole group's amax, given by act_amax over all slices. */
 static void test_linear_slices_share_amax(void **state)
 {
@@ -347,6 +437,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_linear_every_type_and_boundary_size),
 		cmocka_unit_test(test_linear_rounds_activations_as_asked),
+		cmocka_unit_test(test_linear_extreme_scales_and_activations),
 		cmocka_unit_test(test_linear_slices_share_amax),
 		cmocka_unit_test(test_linear_rows_do_not_depend_on_company),
 		cmocka_unit_test(test_linear_several_outputs_share_x),
