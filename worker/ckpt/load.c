@@ -20,6 +20,18 @@ enum {
 	DEPTH_MAX = 256,
 	CHUNK_DEFAULT = 1 << 20,
 	CHUNK_MAX = 64 << 20,
+	STRETCH_CHUNKS = 8,
+};
+
+/* A place in the plan, between two pieces. */
+struct cursor {
+	size_t next; /* of the order */
+	uint64_t row;
+};
+
+/* What a thread has to itself. */
+struct stretch {
+	struct cursor at, end;
 };
 
 struct load {
@@ -36,8 +48,7 @@ struct load {
 	size_t *order; /* items by file and offset */
 
 	pthread_mutex_t lock; /* of what follows, and of err and progress() */
-	size_t next;          /* the next piece to hand out: item and row */
-	uint64_t row;
+	struct cursor at;     /* what has been handed out */
 	uint64_t done_bytes;
 	struct load_stats stats;
 	int ret; /* of the first failure, which ends the load */
@@ -46,28 +57,46 @@ struct load {
 
 /* ---- handing out ---------------------------------------------------------------------------- */
 
-/* The next piece. False: there is none, or the load has failed. */
-static bool take_piece(
-	struct load *l, const struct plan_item **ret_item, uint64_t *ret_first, uint64_t *ret_n)
+/* The piece at a cursor, which moves behind it. */
+static const struct plan_item *step(
+	const struct load *l, struct cursor *at, uint64_t *ret_first, uint64_t *ret_n)
 {
-	bool found;
+	const struct plan_item *it = &l->plan->items[l->order[at->next]];
+
+	*ret_first = at->row;
+	*ret_n = MIN(load_piece_rows(it, l->chunk), it->rows - at->row);
+	at->row += *ret_n;
+	if (at->row == it->rows)
+		*at = (struct cursor){at->next + 1, 0};
+	return it;
+}
+
+/*
+ * The next piece of a thread's stretch, or of a new one. Stretches are several pieces long, for
+ * two threads that touch a fresh huge page at once both clear one, and one of them in vain.
+ * False: there is none, or the load has failed.
+ */
+static bool take_piece(struct load *l, struct stretch *s, const struct plan_item **ret_item,
+	uint64_t *ret_first, uint64_t *ret_n)
+{
+	bool ended;
 
 	pthread_mutex_lock(&l->lock);
-	found = l->ret == 0 && l->next < l->plan->n;
-	if (found) {
-		const struct plan_item *it = &l->plan->items[l->order[l->next]];
+	if (s->at.next == s->end.next && s->at.row == s->end.row) {
+		s->at = l->at;
+		for (uint64_t bytes = 0;
+			l->at.next < l->plan->n && bytes < STRETCH_CHUNKS * l->chunk;) {
+			const struct plan_item *it = step(l, &l->at, ret_first, ret_n);
 
-		*ret_item = it;
-		*ret_first = l->row;
-		*ret_n = MIN(load_piece_rows(it, l->chunk), it->rows - l->row);
-		l->row += *ret_n;
-		if (l->row == it->rows) {
-			l->row = 0;
-			l->next++;
+			bytes += *ret_n * it->row_bytes;
 		}
+		s->end = l->at;
 	}
+	ended = l->ret != 0 || s->at.next == l->plan->n;
 	pthread_mutex_unlock(&l->lock);
-	return found;
+	if (!ended)
+		*ret_item = step(l, &s->at, ret_first, ret_n);
+	return !ended;
 }
 
 static void fail(struct load *l, int ret, const struct errbuf *err)
@@ -167,6 +196,7 @@ static int deliver(struct load *l, const struct load_rows *rows, const struct pl
 
 static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 {
+	struct stretch stretch = {0};
 	const struct plan_item *item;
 	struct plan_item part;
 	struct load_rows rows;
@@ -175,7 +205,8 @@ static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 	for (;;) {
 		int ret;
 
-		while (load_reader_count(r) < l->depth && take_piece(l, &item, &first, &n))
+		while (load_reader_count(r) < l->depth &&
+			take_piece(l, &stretch, &item, &first, &n))
 			load_reader_begin(r, item, first, n,
 				l->mode == LOAD_DIRECT_ON || is_private(l, item));
 		if (load_reader_count(r) == 0)
@@ -217,13 +248,14 @@ static int read_files(struct load *l, struct errbuf *err)
 static int make_dummy(struct load *l, struct errbuf *err)
 {
 	uint8_t *data = malloc(l->span_bytes), *scales = malloc(l->scale_bytes + 1);
+	struct stretch stretch = {0};
 	const struct plan_item *item;
 	uint64_t first, n;
 	int ret = 0;
 
 	if (!data || !scales)
 		ret = err_set(err, -ENOMEM, EXIT_OS_ERR, "no memory for the loader's buffers");
-	while (ret == 0 && take_piece(l, &item, &first, &n)) {
+	while (ret == 0 && take_piece(l, &stretch, &item, &first, &n)) {
 		struct plan_item part = load_piece_part(item, first, n);
 		struct load_rows rows = {
 			.item = item,
