@@ -189,47 +189,63 @@ static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t
 }
 
 /*
- * As lanes_8 for whole lines, the lines in registers of their own size: unpacking turns the four
- * squares at once, each in its quarter, and the quarters are then brought together by column.
- * Returns false, and stores nothing, where tile_has_above() would say so.
+ * LINES(bits): as turn_line(), the lines in registers of their own size: unpacking turns the
+ * squares of all quarters at once, four times whatever the unit, and the quarters are then brought
+ * together by column. The next group is fetched meanwhile: 16 rows in turn are more than a core
+ * foresees. Returns false, and stores nothing, where tile_has_above() would say so.
  */
-__attribute__((target("avx512f,avx512bw"))) static bool turn_line_avx512(
-	const uint8_t *raw, size_t stride, uint8_t mask, uint8_t most, uint8_t *to)
+#define LINES(bits)                                                                                \
+	__attribute__((target("avx512f,avx512bw"))) static bool turn_line_avx512_##bits(           \
+		const uint8_t *raw, size_t stride, size_t width, uint8_t mask, uint8_t most,       \
+		uint8_t *to)                                                                       \
+	{                                                                                          \
+		__m512i r[KERN_GROUP], t[KERN_GROUP], bad = _mm512_setzero_si512();                \
+		__m512i m = _mm512_set1_epi8((char)mask), top = _mm512_set1_epi8((char)most);      \
+		__mmask64 there = ~(__mmask64)0 >> (LINE - width);                                 \
+                                                                                                   \
+		_Pragma("GCC unroll 16") for (int i = 0; i < KERN_GROUP; i++)                      \
+		{                                                                                  \
+			_mm_prefetch(raw + (size_t)(i + KERN_GROUP) * stride, _MM_HINT_T1);        \
+			r[i] = _mm512_maskz_loadu_epi8(there, raw + (size_t)i * stride);           \
+			bad = _mm512_or_si512(                                                     \
+				bad, _mm512_subs_epu8(_mm512_and_si512(r[i], m), top));            \
+		}                                                                                  \
+		if (_mm512_test_epi8_mask(bad, bad))                                               \
+			return false;                                                              \
+		_Pragma("GCC unroll 4") for (int stage = 0; stage < 4; stage++)                    \
+		{                                                                                  \
+			_Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)                        \
+			{                                                                          \
+				t[2 * i] = _mm512_unpacklo_epi##bits(r[i], r[i + 8]);              \
+				t[2 * i + 1] = _mm512_unpackhi_epi##bits(r[i], r[i + 8]);          \
+			}                                                                          \
+			memcpy(r, t, sizeof(r));                                                   \
+		}                                                                                  \
+		_Pragma("GCC unroll 4") for (size_t i = 0; i < 4; i++)                             \
+			store_quarters(r + 4 * i, width, to + i * LINE);                           \
+		return true;                                                                       \
+	}
+
+/* Lanes 0 of four registers are a line, lanes 1 one that lies four lines behind, and so on. */
+__attribute__((target("avx512f,avx512bw"), always_inline)) static inline void store_quarters(
+	const __m512i r[4], size_t width, uint8_t *at)
 {
-	__m512i r[KERN_GROUP], t[KERN_GROUP], bad = _mm512_setzero_si512();
-	__m512i m = _mm512_set1_epi8((char)mask), top = _mm512_set1_epi8((char)most);
+	__m512i lo0 = _mm512_shuffle_i32x4(r[0], r[1], 0x44);
+	__m512i hi0 = _mm512_shuffle_i32x4(r[0], r[1], 0xee);
+	__m512i lo1 = _mm512_shuffle_i32x4(r[2], r[3], 0x44);
+	__m512i hi1 = _mm512_shuffle_i32x4(r[2], r[3], 0xee);
 
-	_Pragma("GCC unroll 16") for (int i = 0; i < KERN_GROUP; i++)
-	{
-		r[i] = _mm512_loadu_si512(raw + (size_t)i * stride);
-		bad = _mm512_or_si512(bad, _mm512_subs_epu8(_mm512_and_si512(r[i], m), top));
-	}
-	if (_mm512_test_epi8_mask(bad, bad))
-		return false;
-	_Pragma("GCC unroll 4") for (int stage = 0; stage < 4; stage++)
-	{
-		_Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
-		{
-			t[2 * i] = _mm512_unpacklo_epi8(r[i], r[i + 8]);
-			t[2 * i + 1] = _mm512_unpackhi_epi8(r[i], r[i + 8]);
-		}
-		memcpy(r, t, sizeof(r));
-	}
-	_Pragma("GCC unroll 4") for (int i = 0; i < 4; i++)
-	{
-		__m512i lo0 = _mm512_shuffle_i32x4(r[4 * i], r[4 * i + 1], 0x44);
-		__m512i hi0 = _mm512_shuffle_i32x4(r[4 * i], r[4 * i + 1], 0xee);
-		__m512i lo1 = _mm512_shuffle_i32x4(r[4 * i + 2], r[4 * i + 3], 0x44);
-		__m512i hi1 = _mm512_shuffle_i32x4(r[4 * i + 2], r[4 * i + 3], 0xee);
-		uint8_t *at = to + (size_t)i * LINE;
-
-		_mm512_storeu_si512(at, _mm512_shuffle_i32x4(lo0, lo1, 0x88));
+	_mm512_storeu_si512(at, _mm512_shuffle_i32x4(lo0, lo1, 0x88));
+	if (width > 16)
 		_mm512_storeu_si512(at + 4 * LINE, _mm512_shuffle_i32x4(lo0, lo1, 0xdd));
+	if (width > 32)
 		_mm512_storeu_si512(at + 8 * LINE, _mm512_shuffle_i32x4(hi0, hi1, 0x88));
+	if (width > 48)
 		_mm512_storeu_si512(at + 12 * LINE, _mm512_shuffle_i32x4(hi0, hi1, 0xdd));
-	}
-	return true;
 }
+LINES(8)
+LINES(16)
+LINES(32)
 
 /*
  * Interleaves 16 rows of `units` units into *to and returns how many it did: those in whole
@@ -241,15 +257,22 @@ static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t
 	uint8_t mask, uint8_t most, uint8_t *to)
 {
 	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE] = {0};
-	size_t end = units * bytes / 16 * 16, at = 0, width;
+	bool (*turn)(const uint8_t *, size_t, size_t, uint8_t, uint8_t, uint8_t *) =
+		bytes == 1   ? turn_line_avx512_8
+		: bytes == 2 ? turn_line_avx512_16
+			     : turn_line_avx512_32;
+	bool wide = __builtin_cpu_supports("avx512bw");
+	size_t end = units * bytes / 16 * 16, width;
 
-	if (bytes == 1 && __builtin_cpu_supports("avx512bw"))
-		while (end - at >= LINE &&
-			turn_line_avx512(raw + at, stride, mask, most, to + at * KERN_GROUP))
-			at += LINE;
-	for (; at < end; at += width) {
+	for (size_t at = 0; at < end; at += width) {
 		width = MIN(end - at, (size_t)LINE);
+		if (wide) {
+			if (!turn(raw + at, stride, width, mask, most, to + at * KERN_GROUP))
+				return at / bytes;
+			continue;
+		}
 		for (size_t i = 0; i < KERN_GROUP; i++) {
+			_mm_prefetch(raw + (i + KERN_GROUP) * stride + at, _MM_HINT_T1);
 			if (width == LINE)
 				memcpy(rows[i], raw + i * stride + at, LINE);
 			else
@@ -257,10 +280,10 @@ static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t
 		}
 		/* what a shorter line leaves of the one before has been found good */
 		if (most != 255 && tile_has_above(rows, mask, most))
-			break;
+			return at / bytes;
 		turn_line(rows, width, bytes, to + at * KERN_GROUP);
 	}
-	return at / bytes;
+	return end / bytes;
 }
 
 /* The scales of one row from a block on; returns the block whose scale is bad, or -1. */
