@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -30,6 +32,7 @@ struct run {
 	struct held *held; /* for each entry */
 	uint64_t last, total;
 	int fail_rows; /* at this call */
+	int fault;     /* at this call: 1: the file is cut, 2: another SIGBUS */
 	uint64_t cancel_at;
 	bool compare;
 };
@@ -119,6 +122,10 @@ static int take_rows(void *user, const struct load_rows *rows, struct errbuf *er
 	int ret = 0;
 
 	pthread_mutex_lock(&r->lock);
+	if (r->fault == 1 && r->calls == 0)
+		assert_int_equal(truncate(fix_path(r->m, "model.safetensors"), 0), 0);
+	if (r->fault == 2)
+		raise(SIGBUS);
 	r->calls++;
 	if (keep_rows(h, rows)) {
 		r->done++;
@@ -402,6 +409,61 @@ static void test_file_cut_after_opening_is_refused(void **state)
 	fix_free(m);
 }
 
+/* While its rows are looked at, in a mapping: not before they are read. */
+static void test_file_cut_under_its_rows_is_refused(void **state)
+{
+	struct fix_opts o = {.quantised = true};
+	struct fix_model *m = fix_new(&o);
+	struct run r = {.m = m, .fault = 1};
+	struct sigaction before, after;
+	struct errbuf err;
+	struct ckpt *ck;
+
+	(void)state;
+	for (uint32_t threads = 1; threads < 4; threads++) {
+		struct load_opts lo = {
+			.threads = threads, .chunk_bytes = 4096, .direct = LOAD_DIRECT_OFF};
+
+		fix_write(m);
+		assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+		r.ck = ck;
+		sigaction(SIGBUS, NULL, &before);
+		assert_int_equal(load(&r, 0, 2, &lo, NULL, &err), -ENODATA);
+		fix_assert_says(err.text, "model.safetensors: reading ", "the file ends", NULL);
+		assert_int_equal(err.exit_code, EXIT_DATA_ERR);
+		sigaction(SIGBUS, NULL, &after);
+		assert_ptr_equal(before.sa_sigaction, after.sa_sigaction);
+		ckpt_close(ck);
+	}
+	fix_free(m);
+}
+
+static void test_a_fault_elsewhere_is_not_hidden(void **state)
+{
+	struct fix_opts o = {.quantised = true};
+	struct fix_model *m = fix_new(&o);
+	struct run r = {.m = m, .fault = 2};
+	struct errbuf err;
+	struct ckpt *ck;
+	int status;
+	pid_t pid;
+
+	(void)state;
+	fix_write(m);
+	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	r.ck = ck;
+	pid = fork();
+	if (pid == 0) {
+		signal(SIGBUS, SIG_DFL);
+		(void)load(&r, 0, 1, NULL, NULL, &err);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
+	ckpt_close(ck);
+	fix_free(m);
+}
+
 static void test_callers_failures_and_cancel_end_the_load(void **state)
 {
 	struct fix_opts o = {.quantised = true, .shards = 2};
@@ -519,6 +581,8 @@ int main(void)
 		cmocka_unit_test(test_bad_scales_and_ids_are_refused_at_load),
 		cmocka_unit_test(test_values_are_judged_at_their_edges),
 		cmocka_unit_test(test_file_cut_after_opening_is_refused),
+		cmocka_unit_test(test_file_cut_under_its_rows_is_refused),
+		cmocka_unit_test(test_a_fault_elsewhere_is_not_hidden),
 		cmocka_unit_test(test_callers_failures_and_cancel_end_the_load),
 		cmocka_unit_test(test_dummy_is_one_model_whatever_the_split),
 	};

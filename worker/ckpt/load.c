@@ -214,6 +214,8 @@ static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 		ret = load_reader_end(r, &rows, &part, err);
 		if (ret == 0)
 			ret = deliver(l, &rows, &part, err);
+		if (ret == 0)
+			ret = load_reader_release(r, err);
 		if (ret < 0)
 			return ret;
 	}
@@ -286,7 +288,7 @@ static void *run_thread(void *user)
 	return NULL;
 }
 
-/* This thread and as many others as can be had; none of them takes signals. */
+/* This thread and as many others as can be had; none of them takes signals but load_file.c's. */
 static void run_threads(struct load *l)
 {
 	pthread_t others[THREADS_MAX];
@@ -294,6 +296,7 @@ static void run_threads(struct load *l)
 	uint32_t n = 0;
 
 	sigfillset(&all);
+	sigdelset(&all, SIGBUS);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	while (n + 1 < l->threads && pthread_create(&others[n], NULL, run_thread, l) == 0)
 		n++;

@@ -3,11 +3,12 @@
  * they lie in the files, several ahead of what they work on, and hand each to the caller while it
  * is still in the core's cache. load=dummy makes weights up instead.
  *
- * What is in the page cache is copied from it. Else a file is read past it (O_DIRECT, io_uring),
- * which costs less and leaves to others what they have in it; but for what other workers read as
- * well, which the page cache brings from the device once.
+ * What is in the page cache is used there, in a mapping. Else a file is read past it (O_DIRECT,
+ * io_uring), which costs less and leaves to others what they have in it; but for what other workers
+ * read as well, which the page cache brings from the device once.
  *
- * Blocks until all is done; its threads are made and joined inside. No logging.
+ * Blocks until all is done; its threads are made and joined inside. No logging. While it runs it
+ * has the process's SIGBUS (load_file.h); the caller must not block the signal.
  */
 #ifndef WORKER_CKPT_LOAD_H
 #define WORKER_CKPT_LOAD_H

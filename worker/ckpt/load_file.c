@@ -2,27 +2,95 @@
 
 #include "worker/ckpt/load_file.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Pages of the file in the page cache; all of them where that cannot be known. */
-static size_t count_cached(const struct ckpt_file *file, size_t pages)
-{
-	unsigned char *resident = malloc(pages);
-	void *map = mmap(NULL, file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
-	size_t hits = 0;
+enum { SAMPLES = 256, SAMPLE_PAGES = 8 };
 
-	if (resident && map != MAP_FAILED && mincore(map, file->bytes, resident) == 0)
-		for (size_t i = 0; i < pages; i++)
-			hits += resident[i] & 1;
-	else
-		hits = pages;
-	if (map != MAP_FAILED)
-		munmap(map, file->bytes);
-	free(resident);
+/* What a signal handler can only know from here. */
+static struct {
+	_Atomic bool taken;
+	struct load_file *files;
+	size_t n, page;
+	struct sigaction old;
+} guard;
+
+/* Puts zeros where the file has no page any more, and lets the thread go on. */
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	const uint8_t *at = info->si_addr;
+	int saved = errno;
+
+	(void)context;
+	for (size_t i = 0; i < guard.n && info->si_code > 0; i++) { /* > 0: not by kill() */
+		struct load_file *f = &guard.files[i];
+		uint64_t none = 0, byte = (uint64_t)(at - f->map);
+
+		if (!f->map || at < f->map || at >= f->map + f->map_bytes)
+			continue;
+		if (mmap(f->map + byte / guard.page * guard.page, guard.page, PROT_READ,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+			break;
+		atomic_compare_exchange_strong(&f->lost, &none, byte + 1);
+		errno = saved;
+		return;
+	}
+	(void)sigaction(SIGBUS, &guard.old, NULL);
+	(void)raise(signal);
+}
+
+/* Before it no file is mapped, after it the table stays where it is. False: another is guarded. */
+static bool guard_files(struct load_file *files, size_t n)
+{
+	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+
+	if (atomic_exchange(&guard.taken, true))
+		return false;
+	sigfillset(&action.sa_mask);
+	guard.files = files;
+	guard.n = n;
+	guard.page = (size_t)sysconf(_SC_PAGESIZE);
+	if (sigaction(SIGBUS, &action, &guard.old) == 0)
+		return true;
+	atomic_store(&guard.taken, false);
+	return false;
+}
+
+static void unguard_files(struct load_file *files)
+{
+	if (!atomic_load(&guard.taken) || guard.files != files)
+		return;
+	(void)sigaction(SIGBUS, &guard.old, NULL);
+	guard.files = NULL;
+	guard.n = 0;
+	atomic_store(&guard.taken, false);
+}
+
+/*
+ * How much of a mapped file is in the page cache, of SAMPLES: a few pages are looked at in each
+ * part of it, for looking at all takes as long as reading a twentieth. All, where it cannot be
+ * known.
+ */
+static unsigned count_cached(uint8_t *map, size_t bytes, size_t page)
+{
+	unsigned char there[SAMPLE_PAGES];
+	unsigned hits = 0;
+
+	for (size_t i = 0; i < SAMPLES; i++) {
+		size_t at = bytes / page * i / SAMPLES * page;
+		size_t n = MIN(bytes - at, SAMPLE_PAGES * page);
+
+		memset(there, 1, sizeof(there));
+		if (map != MAP_FAILED && mincore(map + at, n, there) < 0)
+			return SAMPLES;
+		hits += memchr(there, 0, sizeof(there)) == NULL;
+	}
 	return hits;
 }
 
@@ -35,33 +103,52 @@ static int open_direct(const struct ckpt_file *file)
 	return open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
 }
 
+static void open_one(struct load_file *f, const struct ckpt_file *from, enum load_direct mode,
+	size_t page, bool guarded)
+{
+	void *map = mmap(NULL, from->bytes, PROT_READ, MAP_SHARED, from->fd, 0);
+	unsigned hits = count_cached(map, from->bytes, page);
+	bool direct = mode == LOAD_DIRECT_ON || (mode == LOAD_DIRECT_AUTO && hits < SAMPLES / 2);
+
+	f->fd = from->fd;
+	f->cached = hits == SAMPLES;
+	f->direct = direct ? open_direct(from) : -1;
+	/* Each read is announced; what the kernel would guess beside that is read twice. */
+	if (!f->cached)
+		(void)posix_fadvise(from->fd, 0, 0, POSIX_FADV_RANDOM);
+	if (map == MAP_FAILED)
+		return;
+	if (guarded) {
+		f->map_bytes = from->bytes;
+		f->map = map;
+	} else {
+		(void)munmap(map, from->bytes);
+	}
+}
+
 struct load_file *load_files_open(const struct ckpt *ck, enum load_direct mode)
 {
 	struct load_file *files = calloc(ck->file_n + 1, sizeof(*files));
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	bool guarded;
 
 	if (!files)
 		return NULL;
-	for (size_t i = 0; i < ck->file_n; i++) {
-		const struct ckpt_file *from = &ck->files[i];
-		size_t pages = DIV_UP(from->bytes, page), hits = count_cached(from, pages);
-		bool direct = mode == LOAD_DIRECT_ON ||
-			      (mode == LOAD_DIRECT_AUTO && hits < DIV_UP(pages, (size_t)2));
-
-		files[i].fd = from->fd;
-		files[i].cached = hits == pages;
-		files[i].direct = direct ? open_direct(from) : -1;
-		/* Each read is announced; what the kernel would guess beside that is read twice. */
-		if (!files[i].cached)
-			(void)posix_fadvise(from->fd, 0, 0, POSIX_FADV_RANDOM);
-	}
+	guarded = guard_files(files, ck->file_n);
+	for (size_t i = 0; i < ck->file_n; i++)
+		open_one(&files[i], &ck->files[i], mode, page, guarded);
 	return files;
 }
 
 void load_files_close(struct load_file *files, size_t n)
 {
-	for (size_t i = 0; files && i < n; i++)
+	if (files)
+		unguard_files(files);
+	for (size_t i = 0; files && i < n; i++) {
 		if (files[i].direct >= 0)
 			close(files[i].direct);
+		if (files[i].map)
+			(void)munmap(files[i].map, files[i].map_bytes);
+	}
 	free(files);
 }

@@ -13,7 +13,11 @@
 #include <liburing.h>
 
 enum { DATA, SCALES, PARTS };
-enum { HUGE_BYTES = 2 << 20 };
+enum {
+	HUGE_BYTES = 2 << 20,
+	USED_BYTES =
+		8 << 20, /* mapped pages are given back in as much: each time stops all cores */
+};
 
 /* The data or the scales of a piece on their way. */
 struct op {
@@ -38,8 +42,9 @@ struct load_reader {
 	bool has_ring, fixed;
 	uint32_t head, n; /* a queue of slots */
 	uint32_t flying;  /* reads in the ring */
-	struct slot *slots;
+	struct slot *slots, *ended;
 	uint8_t *memory, *shared[PARTS];
+	uint8_t *used_from, *used_end; /* mapped, and to be given back */
 	uint64_t memory_bytes;
 	struct load_stats stats;
 };
@@ -177,6 +182,29 @@ static int read_span(struct load_reader *r, const struct load_span *s, uint8_t *
 	return ret;
 }
 
+/* Is it to be used where the file is mapped? */
+static bool is_mapped(const struct load_reader *r, const struct slot *s, int i)
+{
+	return i == DATA && s->item->kind != TENSOR_GATE_TID2EID && !s->op[i].direct &&
+	       r->o.files[s->op[i].span.file].map;
+}
+
+static uint8_t *mapped_pages(const struct load_file *file, const struct load_span *s)
+{
+	return file->map + s->offset / LOAD_DIRECT_ALIGN * LOAD_DIRECT_ALIGN;
+}
+
+/* What fails here fails again where it is touched. */
+static void show(const struct load_file *file, const struct load_span *s, uint8_t **ret_at)
+{
+	uint8_t *from = mapped_pages(file, s);
+
+	*ret_at = file->map + s->offset;
+	if (!load_span_is_sparse(s))
+		(void)madvise(
+			from, (size_t)(*ret_at - from) + load_span_bytes(s), MADV_POPULATE_READ);
+}
+
 static void advise(const struct load_reader *r, const struct load_span *s)
 {
 	const struct load_file *file = &r->o.files[s->file];
@@ -238,6 +266,12 @@ static int end_op(struct load_reader *r, struct slot *s, int i, uint8_t **ret_at
 		r->stats.read_bytes += op->want;
 		return 0;
 	}
+	if (is_mapped(r, s, i)) {
+		show(&r->o.files[op->span.file], &op->span, ret_at);
+		*ret_stride = op->span.stride;
+		r->stats.read_bytes += op->span.rows * op->span.row_bytes;
+		return 0;
+	}
 	*ret_at = r->shared[i];
 	ret = read_span(r, &op->span, r->shared[i], ret_stride, &at);
 	return ret < 0 ? fail_read(r, s, i == SCALES, at, ret, err) : 0;
@@ -246,7 +280,7 @@ static int end_op(struct load_reader *r, struct slot *s, int i, uint8_t **ret_at
 int load_reader_end(struct load_reader *r, struct load_rows *ret_rows, struct plan_item *ret_part,
 	struct errbuf *err)
 {
-	struct slot *s = &r->slots[r->head];
+	struct slot *s = r->ended = &r->slots[r->head];
 	uint8_t *at[PARTS] = {0};
 	size_t stride[PARTS] = {0};
 	int ret;
@@ -268,6 +302,38 @@ int load_reader_end(struct load_reader *r, struct load_rows *ret_rows, struct pl
 		.scales = at[SCALES],
 		.scale_stride = stride[SCALES],
 	};
+	return 0;
+}
+
+/* Else all of the file would count as this process's memory. */
+static void give_back(struct load_reader *r)
+{
+	if (r->used_from < r->used_end)
+		(void)madvise(r->used_from, (size_t)(r->used_end - r->used_from), MADV_DONTNEED);
+	r->used_from = r->used_end = NULL;
+}
+
+int load_reader_release(struct load_reader *r, struct errbuf *err)
+{
+	const struct load_span *span = &r->ended->op[DATA].span;
+	const struct load_file *file = &r->o.files[span->file];
+	uint64_t at, lost = file->lost;
+	uint8_t byte, *from;
+	int ret;
+
+	if (!is_mapped(r, r->ended, DATA))
+		return 0;
+	if (lost) {
+		at = lost - 1;
+		ret = read_range(r, file->fd, &byte, 1, &at);
+		return fail_read(r, r->ended, false, at, ret < 0 ? ret : -EIO, err);
+	}
+	from = mapped_pages(file, span);
+	if (!r->used_from || from < r->used_from || from - r->used_from > USED_BYTES) {
+		give_back(r);
+		r->used_from = from;
+	}
+	r->used_end = file->map + span->offset + load_span_bytes(span);
 	return 0;
 }
 
@@ -371,6 +437,7 @@ void load_reader_close(struct load_reader *r, struct load_stats *stats)
 		return;
 	while (r->flying && reap(r) == 0)
 		;
+	give_back(r);
 	if (r->has_ring)
 		io_uring_queue_exit(&r->ring);
 	if (r->memory)

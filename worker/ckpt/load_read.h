@@ -4,8 +4,13 @@
  *
  *	begin   past the page cache: an io_uring read into a buffer of the piece's own
  *	        through it: the kernel is told that the range will be needed
- *	end     waits for the one, copies the other out into a buffer that all share, so that it
- *	        stays in this core's cache until its rows have been rearranged
+ *	end     waits for the one; shows the other where the file is mapped, or copies it out into
+ *	        a buffer that all share, so that it stays in this core's cache until its rows have
+ *	        been rearranged
+ *	release gives back what was mapped
+ *
+ * Shown as mapped is only what may change while it is looked at without harm, when another process
+ * writes to the file: numbers. Scales and ids are checked first and used then, so they are copied.
  *
  * Made, used and closed by one thread.
  */
@@ -42,10 +47,16 @@ void load_reader_begin(struct load_reader *r, const struct plan_item *item, uint
 	uint64_t rows, bool direct);
 
 /*
- * Ends the piece begun first; there must be one. What *ret_rows points to is good until the next
- * call. -EIO, -ENODATA and so on, err names file, tensor and offset; the piece is then gone.
+ * Ends the piece begun first; there must be one. What *ret_rows points to is good until it is
+ * released. -EIO, -ENODATA and so on, err names file, tensor and offset; the piece is then gone.
  */
 int load_reader_end(struct load_reader *r, struct load_rows *ret_rows, struct plan_item *ret_part,
 	struct errbuf *err) MUST_CHECK;
+
+/*
+ * Gives back the piece ended last. -EIO, -ENODATA, with err as above, where the file behind it went
+ * away while it was used: what was seen of it may have been zeros.
+ */
+int load_reader_release(struct load_reader *r, struct errbuf *err) MUST_CHECK;
 
 #endif
