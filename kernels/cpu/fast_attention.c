@@ -79,7 +79,7 @@ VEC_INLINE void score_tile(const float *const q[HEADS], const float *const k[KEY
 		acc[i] = _mm512_setzero_ps();
 	score_columns(q, k, 0, next->key[0], next->key[1], next->step, acc);
 	score_columns(q, k, KERN_HEAD / 2, next->key[2], next->key[3], next->step, acc);
-	s = _mm512_mul_ps(sums_of_16(acc), _mm512_set1_ps(scale));
+	s = _mm512_mul_ps(sums_of_16(acc, QUADS_IN_ORDER), _mm512_set1_ps(scale));
 	_mm_storeu_ps(p[0], _mm512_extractf32x4_ps(s, 0));
 	_mm_storeu_ps(p[1], _mm512_extractf32x4_ps(s, 1));
 	_mm_storeu_ps(p[2], _mm512_extractf32x4_ps(s, 2));
@@ -150,8 +150,87 @@ static void scores(const struct kern_attention_args *a, const float *q, uint32_t
 	}
 }
 
-/* Scores to weights, and the running maximum and sum of one head. p is whole vectors long. */
-static void weigh(struct lane *l, uint32_t h, uint32_t n)
+/* Scores to weights, and the running maximum and sum of each head. p is whole vectors long. */
+
+#ifdef __AVX512F__
+
+/* Largest lane of each of 16 vectors without NaN, placed as sums_of_16() has it. */
+static __m512 maxima_of_16(const __m512 a[16])
+{
+	__m512 x[8], y[4], z[2];
+
+#pragma GCC unroll 8
+	for (int i = 0; i < 8; i++)
+		x[i] = _mm512_max_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+			_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
+#pragma GCC unroll 4
+	for (int i = 0; i < 4; i++)
+		y[i] = _mm512_max_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+			_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+	for (int i = 0; i < 2; i++)
+		z[i] = _mm512_max_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
+			_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
+	return _mm512_max_ps(
+		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
+}
+
+/* Sixteen heads, or fewer, side by side: one's chain of operations is longer than its work. */
+static void weigh_16(struct lane *l, uint32_t h0, uint32_t heads, uint32_t n)
+{
+	/* head h has lane h of sums and maxima */
+	static const uint8_t place[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+	const __m512 none = _mm512_set1_ps(-INFINITY);
+	__m512 lanes[16], was, max, shrink;
+	float *p = l->p + (size_t)h0 * KERN_KEY_TILE;
+
+	for (int i = 0; i < 16; i++)
+		lanes[i] = none;
+	for (uint32_t h = 0; h < heads; h++) {
+		__m512 top = none;
+
+		for (uint32_t j = 0; j < n; j += KERN_LANES) {
+			__mmask16 there = (__mmask16)((1u << MIN(n - j, 16u)) - 1);
+			__m512 x = _mm512_mask_loadu_ps(none, there, p + h * KERN_KEY_TILE + j);
+
+			_mm512_storeu_ps(p + h * KERN_KEY_TILE + j, x);
+			top = v16_max(x, top);
+		}
+		lanes[place[h]] = top;
+	}
+	was = v16_load_n(l->max + h0, heads);
+	max = v16_max(maxima_of_16(lanes), was);
+	shrink = _mm512_mask_mov_ps(
+		v16_exp(v16_sub(was, max)), _mm512_cmp_ps_mask(was, max, _CMP_EQ_OQ), v16_set1(1));
+	v16_store_n(l->max + h0, max, heads);
+	v16_store_n(l->shrink + h0, shrink, heads);
+	for (int i = 0; i < 16; i++)
+		lanes[i] = _mm512_setzero_ps();
+	for (uint32_t h = 0; h < heads; h++) {
+		__m512 m = v16_set1(l->max[h0 + h]), sum = _mm512_setzero_ps();
+
+		for (uint32_t j = 0; j < n; j += KERN_LANES) { /* e^-inf = 0 adds nothing */
+			float *at = p + h * KERN_KEY_TILE + j;
+			__m512 e = v16_exp(v16_sub(v16_load(at), m));
+
+			v16_store(at, e);
+			sum = v16_add(sum, e);
+		}
+		lanes[place[h]] = sum;
+	}
+	v16_store_n(l->sum + h0,
+		v16_fma(v16_load_n(l->sum + h0, heads), shrink, sums_of_16(lanes, QUADS_IN_ORDER)),
+		heads);
+}
+
+static void weigh(struct lane *l, uint32_t heads, uint32_t n)
+{
+	for (uint32_t h = 0; h < heads; h += 16)
+		weigh_16(l, h, MIN(heads - h, 16u), n);
+}
+
+#else
+
+static void weigh_head(struct lane *l, uint32_t h, uint32_t n)
 {
 	float *p = l->p + (size_t)h * KERN_KEY_TILE, max = l->max[h];
 	v16 top = v16_set1(-INFINITY), lanes = v16_set1(0), m;
@@ -175,6 +254,14 @@ static void weigh(struct lane *l, uint32_t h, uint32_t n)
 	l->sum[h] = kern_fma(l->sum[h], l->shrink[h], v16_sum(lanes));
 	l->max[h] = max;
 }
+
+static void weigh(struct lane *l, uint32_t heads, uint32_t n)
+{
+	for (uint32_t h = 0; h < heads; h++)
+		weigh_head(l, h, n);
+}
+
+#endif
 
 /* out[nh heads][COLUMNS vectors] = out * shrink + sum of p times keys, keys ascending. */
 VEC_INLINE void output_tile(struct lane *l, uint32_t h, const int nh, int at, uint32_t n)
@@ -253,6 +340,8 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 	const uint8_t *at[2][KERN_KEY_TILE];
 	uint32_t n, next, tile = 0;
 
+	if (attention_is_few(a, heads))
+		q = KERN_FN(attention_few_queries)(a->format, q, heads, l);
 	memset(l->out, 0, (size_t)heads * KERN_HEAD * sizeof(float));
 	for (uint32_t h = 0; h < heads; h++) {
 		l->max[h] = a->sink[h0 + h];
@@ -260,8 +349,7 @@ static void attend(const struct kern_attention_args *a, uint32_t row, uint32_t h
 	}
 	for (n = kern_keys_next(&k, KERN_KEY_TILE, at[0]); n; n = next, tile ^= 1) {
 		tile_scores(a, q, heads, at[tile], n, l);
-		for (uint32_t h = 0; h < heads; h++)
-			weigh(l, h, n);
+		weigh(l, heads, n);
 		next = kern_keys_next(&k, KERN_KEY_TILE, at[tile ^ 1]);
 		prefetch(at[tile ^ 1], MIN(next, 2u * KEYS), kern_kv_row_bytes(a->format));
 		tile_outputs(a, heads, at[tile], n, l);

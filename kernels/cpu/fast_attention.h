@@ -46,7 +46,7 @@ VEC_INLINE void look_ahead(struct ahead *a, const uint8_t *const *at, uint32_t n
 
 /* A thread's scratch. */
 struct lane {
-	float *keys;               /* [KERN_KEY_TILE][KEY_LD] */
+	float *keys;               /* [KERN_KEY_TILE][KEY_LD]; of few heads the queries */
 	float *p;                  /* [heads][KERN_KEY_TILE] scores, then weights */
 	float *out;                /* [heads][512] */
 	float *max, *sum, *shrink; /* [heads] */
@@ -54,18 +54,25 @@ struct lane {
 
 #ifdef __AVX512F__
 
+/* Which quads of 16 lanes hold indices 0-3, 4-7, 8-11, 12-15 of what was summed: in order, or as
+ * few heads have them. */
+enum quads { QUADS_IN_ORDER, QUADS_0213 };
+
 /*
  * kern_sum16() of 16 vectors at once: lane 4 b + i of the result is the sum of a[4 i + b]. Halves
  * are added onto halves exactly as for one vector.
  */
-VEC_INLINE __m512 sums_of_16(const __m512 a[16])
+VEC_INLINE __m512 sums_of_16(const __m512 a[16], enum quads quads)
 {
 	__m512 x[8], y[4], z[2];
 
 #pragma GCC unroll 8
 	for (int i = 0; i < 8; i++)
-		x[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
-			_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
+		x[i] = quads == QUADS_IN_ORDER
+			       ? _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+					 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee))
+			       : _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+					 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
 #pragma GCC unroll 4
 	for (int i = 0; i < 4; i++)
 		y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
@@ -100,6 +107,9 @@ static inline bool attention_is_few(const struct kern_attention_args *a, uint32_
 #define attention_is_few(a, heads) false /* and so no call remains */
 #endif
 
+/* q[heads][512] in the order that the scores take it, in l->keys. */
+const float *KERN_FN(attention_few_queries)(
+	enum kern_dtype format, const float *q, uint32_t heads, struct lane *l);
 /* Scores of all heads with the n keys of a tile into l->p. */
 void KERN_FN(attention_few_scores)(enum kern_dtype format, float scale, const float *q,
 	uint32_t heads, const uint8_t *const *at, uint32_t n, const struct lane *l);

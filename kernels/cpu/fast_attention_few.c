@@ -10,18 +10,31 @@ enum { FEW = ATTENTION_FEW };
 
 #ifdef __AVX512F__
 
-/* Columns v .. v+15 of an encoded key. */
+/*
+ * Columns v .. v+15 of an encoded key. Those of bf16 in quads 0, 2, 1, 3: of 16 columns in both
+ * halves of a vector one shuffle within its quads widens a half of each.
+ */
 VEC_INLINE __m512 key_columns(enum kern_dtype format, const uint8_t *at, int v)
 {
-	if (format == KERN_BF16)
-		return v16_bf16((const uint16_t *)at + v);
-	return _mm512_loadu_ps((const float *)at + v);
+	const __m512i low = _mm512_set_epi64(0x0f0e80800d0c8080, 0x0b0a808009088080,
+		0x0f0e80800d0c8080, 0x0b0a808009088080, 0x0706808005048080, 0x0302808001008080,
+		0x0706808005048080, 0x0302808001008080);
+	__m512i u;
+
+	if (format == KERN_F32)
+		return _mm512_loadu_ps((const float *)at + v);
+	u = _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i *)(at + 2 * v)));
+	return _mm512_castsi512_ps(_mm512_shuffle_epi8(u, low));
+}
+
+VEC_INLINE enum quads quads_of(enum kern_dtype format)
+{
+	return format == KERN_F32 ? QUADS_IN_ORDER : QUADS_0213;
 }
 
 /* Scores of 8 heads x 2 keys: acc[8 k + 4 (h % 2) + h / 2], so that a head's two lie together. */
-VEC_INLINE void direct_scores_8(enum kern_dtype format, const float *const q[FEW],
-	const uint8_t *const k[2], const char *const next[2], size_t step, float scale,
-	float *const p[FEW])
+VEC_INLINE void direct_scores_8(enum kern_dtype format, const float *q, const uint8_t *const k[2],
+	const char *const next[2], size_t step, float scale, float *const p[FEW])
 {
 	__m512 acc[16], s;
 
@@ -29,22 +42,22 @@ VEC_INLINE void direct_scores_8(enum kern_dtype format, const float *const q[FEW
 	for (int i = 0; i < 16; i++)
 		acc[i] = _mm512_setzero_ps();
 	for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
+		__m512 x = key_columns(format, k[0], v), y = key_columns(format, k[1], v);
 		const char *ahead = next[v >= KERN_HEAD / 2];
 
 		_mm_prefetch(ahead + (size_t)(v / KERN_LANES % 16) * step, _MM_HINT_T0);
-#pragma GCC unroll 2
-		for (int i = 0; i < 2; i++) {
-			__m512 x = key_columns(format, k[i], v);
-
 #pragma GCC unroll 8
-			for (int h = 0; h < FEW; h++) {
-				__m512 *sum = &acc[8 * (h % 2) + 4 * i + h / 2];
+		for (int h = 0; h < FEW; h++) {
+			__m512 a = _mm512_loadu_ps(q + h * KERN_HEAD + v);
+			__m512 *sum = &acc[8 * (h % 2) + h / 2];
 
-				*sum = _mm512_fmadd_ps(_mm512_loadu_ps(q[h] + v), x, *sum);
-			}
+			/* loaded once: with a load in each multiply-add those would be the limit */
+			__asm__("" : "+v"(a));
+			sum[0] = _mm512_fmadd_ps(a, x, sum[0]);
+			sum[4] = _mm512_fmadd_ps(a, y, sum[4]);
 		}
 	}
-	s = _mm512_mul_ps(sums_of_16(acc), _mm512_set1_ps(scale));
+	s = _mm512_mul_ps(sums_of_16(acc, quads_of(format)), _mm512_set1_ps(scale));
 #pragma GCC unroll 4
 	for (int h = 0; h < FEW; h += 2) {
 		__m128 two = _mm512_castps512_ps128(
@@ -56,7 +69,7 @@ VEC_INLINE void direct_scores_8(enum kern_dtype format, const float *const q[FEW
 }
 
 /* Scores of 4 heads x 4 keys, laid out as in score_tile(). */
-VEC_INLINE void direct_scores_4(enum kern_dtype format, const float *const q[HEADS],
+VEC_INLINE void direct_scores_4(enum kern_dtype format, const float *q,
 	const uint8_t *const k[KEYS], const struct ahead *next, float scale, float *const p[HEADS])
 {
 	__m512 acc[16], s;
@@ -77,10 +90,10 @@ VEC_INLINE void direct_scores_4(enum kern_dtype format, const float *const q[HEA
 #pragma GCC unroll 4
 			for (int b = 0; b < HEADS; b++)
 				acc[4 * i + b] = _mm512_fmadd_ps(
-					_mm512_loadu_ps(q[b] + v), x, acc[4 * i + b]);
+					_mm512_loadu_ps(q + b * KERN_HEAD + v), x, acc[4 * i + b]);
 		}
 	}
-	s = _mm512_mul_ps(sums_of_16(acc), _mm512_set1_ps(scale));
+	s = _mm512_mul_ps(sums_of_16(acc, quads_of(format)), _mm512_set1_ps(scale));
 	_mm_storeu_ps(p[0], _mm512_extractf32x4_ps(s, 0));
 	_mm_storeu_ps(p[1], _mm512_extractf32x4_ps(s, 1));
 	_mm_storeu_ps(p[2], _mm512_extractf32x4_ps(s, 2));
@@ -93,11 +106,8 @@ VEC_INLINE void direct_scores(enum kern_dtype format, float scale, const float *
 {
 	struct ahead next = {.step = DIV_UP(kern_kv_row_bytes(format), (size_t)16)};
 	uint32_t each = heads > HEADS ? 2 : KEYS, width = heads > HEADS ? FEW : HEADS;
-	const float *qs[FEW];
 	float *to[FEW], spare[KEYS];
 
-	for (uint32_t h = 0; h < width; h++)
-		qs[h] = q + (size_t)MIN(h, heads - 1) * KERN_HEAD;
 	for (uint32_t j = 0; j < n; j += each) {
 		uint32_t from = MIN(j + 2 * KEYS, n);
 		const uint8_t *k[KEYS];
@@ -108,9 +118,9 @@ VEC_INLINE void direct_scores(enum kern_dtype format, float scale, const float *
 			to[h] = h < heads ? l->p + (size_t)h * KERN_KEY_TILE + j : spare;
 		look_ahead(&next, at + from, MIN(n - from, each), 0, 1, q);
 		if (heads > HEADS)
-			direct_scores_8(format, qs, k, next.key, next.step, scale, to);
+			direct_scores_8(format, q, k, next.key, next.step, scale, to);
 		else
-			direct_scores_4(format, qs, k, &next, scale, to);
+			direct_scores_4(format, q, k, &next, scale, to);
 	}
 }
 
@@ -196,6 +206,26 @@ static void direct_finish(struct lane *l, uint32_t heads)
 		_mm512_storeu_ps(l->out + i, _mm512_permutex2var_ps(even, low, odd));
 		_mm512_storeu_ps(l->out + i + 16, _mm512_permutex2var_ps(even, high, odd));
 	}
+}
+
+const float *KERN_FN(attention_few_queries)(
+	enum kern_dtype format, const float *q, uint32_t heads, struct lane *l)
+{
+	uint32_t width = heads > HEADS ? FEW : HEADS; /* heads that are not there repeat the last */
+
+	for (uint32_t h = 0; h < width; h++) {
+		const float *from = q + (size_t)MIN(h, heads - 1) * KERN_HEAD;
+		float *to = l->keys + (size_t)h * KERN_HEAD;
+
+		for (int v = 0; v < KERN_HEAD; v += KERN_LANES) {
+			__m512 x = _mm512_loadu_ps(from + v);
+
+			if (format == KERN_BF16)
+				x = _mm512_shuffle_f32x4(x, x, 0xd8);
+			_mm512_storeu_ps(to + v, x);
+		}
+	}
+	return l->keys;
 }
 
 void KERN_FN(attention_few_scores)(enum kern_dtype format, float scale, const float *q,
