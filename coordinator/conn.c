@@ -242,8 +242,11 @@ static void feed(struct http_conn *c, const char *data, size_t len)
 		p->max_body = s->limits.max_body; /* it may have been reloaded */
 	http_parse_feed(p, data, len, &used);
 	conn_charge_body(c);
-	if (p->state == HTTP_PARSE_IDLE)
+	if (p->state == HTTP_PARSE_IDLE) { /* blank lines */
+		if (s->draining)
+			conn_close(c);
 		return;
+	}
 	leave_idle(c);
 	c->state = CONN_READING;
 	if (!had_begun)

@@ -348,25 +348,36 @@ static void test_drain_of_an_idle_server_is_at_once(void **state)
 	harness_wait(h, &h->counts.drained, 1);
 }
 
-static void do_ask_and_drain(struct harness *h, void *fd)
+static void do_ask_and_drain(struct harness *h, void *arg)
 {
-	client_send(*(int *)fd, GET("/echo"));
+	const int *fd = arg;
+
+	client_send(fd[0], GET("/echo"));
+	client_send(fd[1], "\r\n");
 	do_drain(h, NULL);
 }
 
-/* It was asked before, and is told, though the loop reads it only after the drain began. */
+/*
+ * It was asked before, and is told, though the loop reads it only after the drain began; blank
+ * lines are no question.
+ */
 static void test_drain_answers_a_request_on_its_way(void **state)
 {
 	struct harness *h = *state;
-	int fd = client_connect(h);
+	int fd[2];
 
-	client_send(fd, GET("/echo"));
-	client_expect(fd, 200, "");
-	harness_call(h, do_ask_and_drain, &fd);
-	client_expect(fd, 200, "");
-	client_expect_end(fd);
+	for (int i = 0; i < 2; i++) {
+		fd[i] = client_connect(h);
+		client_send(fd[i], GET("/echo"));
+		client_expect(fd[i], 200, "");
+	}
+	harness_call(h, do_ask_and_drain, fd);
+	client_expect(fd[0], 200, "");
+	for (int i = 0; i < 2; i++) {
+		client_expect_end(fd[i]);
+		close(fd[i]);
+	}
 	harness_wait(h, &h->counts.drained, 1);
-	close(fd);
 }
 
 static void do_limits(struct harness *h, void *arg)
