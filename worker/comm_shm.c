@@ -12,7 +12,10 @@ struct what {
 	uint64_t bytes; /* left of the collective, this round included */
 };
 
-#define TILES_OFFSET 64 /* two struct what, then the tiles */
+#define SUM_BLOCK_FLOATS 32
+#define PIECE_FLOATS     ((size_t)1024)
+
+#define TILES_OFFSET     64 /* two struct what, then the tiles */
 _Static_assert(
 	2 * sizeof(struct what) <= TILES_OFFSET, "what of both rounds fits before the tiles");
 
@@ -102,23 +105,52 @@ static int run_round(struct comm_shm *s, struct what mine, size_t put_bytes)
 	return 0;
 }
 
-static int reduce_tile(struct comm_shm *s, float *x, size_t n, uint64_t left)
+/*
+ * x = part 0 + part 1 + ... in this order, each part read once. A part may be x itself. A block is
+ * what stays in registers, or near them, while the ranks are gone through.
+ */
+static void sum_parts(float *x, const float *const *part, uint32_t parts, size_t n)
 {
-	uint32_t parity = s->round % 2;
-	int r;
+	float sum[SUM_BLOCK_FLOATS];
+	size_t k, j;
 
-	memcpy(tile_of(s, s->comm.rank, parity), x, n * sizeof(float));
-	r = run_round(s, (struct what){WHAT_REDUCE, 0, left}, n * sizeof(float));
-	if (r < 0)
-		return r;
-	memcpy(x, tile_of(s, 0, parity), n * sizeof(float));
-	for (uint32_t i = 1; i < s->comm.world; i++) {
-		const float *part = (const float *)tile_of(s, i, parity);
-
-		for (size_t k = 0; k < n; k++)
-			x[k] += part[k];
+	for (k = 0; k + SUM_BLOCK_FLOATS <= n; k += SUM_BLOCK_FLOATS) {
+		memcpy(sum, part[0] + k, sizeof(sum));
+		for (uint32_t i = 1; i < parts; i++)
+			for (j = 0; j < SUM_BLOCK_FLOATS; j++)
+				sum[j] += part[i][k + j];
+		memcpy(x + k, sum, sizeof(sum));
 	}
-	return 0;
+	for (; k < n; k++) {
+		sum[0] = part[0][k];
+		for (uint32_t i = 1; i < parts; i++)
+			sum[0] += part[i][k];
+		x[k] = sum[0];
+	}
+}
+
+/*
+ * The tiles of a round, summed up into x, which holds this rank's part of them. Meanwhile the
+ * next_n floats behind them go into the tile of the next round, which is free since every peer has
+ * posted this one: piece by piece, so that fetching lines to write overlaps fetching lines to read.
+ */
+static void reduce_tile(struct comm_shm *s, float *x, size_t n, size_t next_n)
+{
+	const uint32_t parity = (s->round - 1) % 2;
+	unsigned char *next = tile_of(s, s->comm.rank, s->round % 2);
+	const float *part[COMM_WORLD_MAX];
+
+	for (size_t k = 0; k < n; k += PIECE_FLOATS) {
+		size_t m = MIN(PIECE_FLOATS, n - k);
+
+		for (uint32_t i = 0; i < s->comm.world; i++)
+			part[i] = (const float *)tile_of(s, i, parity) + k;
+		part[s->comm.rank] = x + k;
+		if (k < next_n)
+			memcpy(next + k * sizeof(float), x + n + k,
+				MIN(PIECE_FLOATS, next_n - k) * sizeof(float));
+		sum_parts(x + k, part, s->comm.world, m);
+	}
 }
 
 static int gather_tile(struct comm_shm *s, const unsigned char *mine, size_t n, unsigned char *all,
@@ -166,10 +198,19 @@ static int all_reduce_f32(struct comm *c, float *x, size_t n)
 	struct comm_shm *s = self(c);
 	const size_t tile = s->tile_bytes / sizeof(float);
 	mono_ns_t start = mono_now();
+	size_t m = MIN(tile, n);
 	int r = s->error;
 
-	for (size_t i = 0; r == 0 && i < n; i += tile)
-		r = reduce_tile(s, x + i, MIN(tile, n - i), (n - i) * sizeof(float));
+	if (r == 0)
+		memcpy(tile_of(s, c->rank, s->round % 2), x, m * sizeof(float));
+	for (; r == 0 && n > 0; m = MIN(tile, n)) {
+		r = run_round(
+			s, (struct what){WHAT_REDUCE, 0, n * sizeof(float)}, m * sizeof(float));
+		n -= m;
+		if (r == 0)
+			reduce_tile(s, x, m, MIN(tile, n));
+		x += m;
+	}
 	return finish(s, start, r);
 }
 
