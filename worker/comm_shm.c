@@ -12,8 +12,10 @@ struct what {
 	uint64_t bytes; /* left of the collective, this round included */
 };
 
+#define LINE_FLOATS      16
 #define SUM_BLOCK_FLOATS 32
-#define PIECE_FLOATS     ((size_t)1024)
+#define AHEAD_FLOATS     256
+#define PIECE_FLOATS     ((size_t)8192)
 
 #define TILES_OFFSET     64 /* two struct what, then the tiles */
 _Static_assert(
@@ -107,7 +109,9 @@ static int run_round(struct comm_shm *s, struct what mine, size_t put_bytes)
 
 /*
  * x = part 0 + part 1 + ... in this order, each part read once. A part may be x itself. A block is
- * what stays in registers, or near them, while the ranks are gone through.
+ * what stays in registers, or near them, while the ranks are gone through. Lines come from another
+ * CPU's cache, so they are asked for ahead; the CPU's own look-ahead is a third slower. (Beyond the
+ * end this asks for lines that nobody needs, once.)
  */
 static void sum_parts(float *x, const float *const *part, uint32_t parts, size_t n)
 {
@@ -115,6 +119,9 @@ static void sum_parts(float *x, const float *const *part, uint32_t parts, size_t
 	size_t k, j;
 
 	for (k = 0; k + SUM_BLOCK_FLOATS <= n; k += SUM_BLOCK_FLOATS) {
+		for (uint32_t i = 0; i < parts; i++)
+			for (j = 0; j < SUM_BLOCK_FLOATS; j += LINE_FLOATS)
+				__builtin_prefetch(part[i] + k + AHEAD_FLOATS + j);
 		memcpy(sum, part[0] + k, sizeof(sum));
 		for (uint32_t i = 1; i < parts; i++)
 			for (j = 0; j < SUM_BLOCK_FLOATS; j++)
@@ -130,9 +137,10 @@ static void sum_parts(float *x, const float *const *part, uint32_t parts, size_t
 }
 
 /*
- * The tiles of a round, summed up into x, which holds this rank's part of them. Meanwhile the
- * next_n floats behind them go into the tile of the next round, which is free since every peer has
- * posted this one: piece by piece, so that fetching lines to write overlaps fetching lines to read.
+ * The tiles of a round, summed up into x, which holds this rank's part of them. Between two pieces
+ * of them a piece of the next_n floats behind them goes into the tile of the next round, which is
+ * free since every peer has posted this one: lines are taken from the peers and fetched from them
+ * at the same time. Measured: smaller pieces and whole tiles are both slower.
  */
 static void reduce_tile(struct comm_shm *s, float *x, size_t n, size_t next_n)
 {
@@ -146,10 +154,10 @@ static void reduce_tile(struct comm_shm *s, float *x, size_t n, size_t next_n)
 		for (uint32_t i = 0; i < s->comm.world; i++)
 			part[i] = (const float *)tile_of(s, i, parity) + k;
 		part[s->comm.rank] = x + k;
+		sum_parts(x + k, part, s->comm.world, m);
 		if (k < next_n)
 			memcpy(next + k * sizeof(float), x + n + k,
 				MIN(PIECE_FLOATS, next_n - k) * sizeof(float));
-		sum_parts(x + k, part, s->comm.world, m);
 	}
 }
 

@@ -11,6 +11,9 @@
  * acknowledgements: who posts t+1 has seen all rounds t, and who posted round t had read all tiles
  * t-1.
  *
+ * An all-reduce sums up the tiles of round t while it writes that of t+1: its own parts do not
+ * leave x before, and every rank adds in the order of ranks, whoever it is.
+ *
  * Waits are those of shm/bell.h: spin, then futex, with a liveness check and a deadline.
  */
 #ifndef WORKER_COMM_SHM_H

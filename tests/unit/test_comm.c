@@ -38,12 +38,13 @@ static int alive(void *user)
 	return atomic_load(&g->called_off) ? -EPIPE : 0;
 }
 
-static struct group *group_new(uint32_t world, uint64_t spin_ns, uint64_t timeout_ns)
+static struct group *group_with(
+	size_t area_bytes, uint32_t world, uint64_t spin_ns, uint64_t timeout_ns)
 {
 	struct group *g = aligned_alloc(64, sizeof(*g));
 	struct comm_shm_opts o = {
 		.world = world,
-		.area_bytes = AREA,
+		.area_bytes = area_bytes,
 		.timeout_ns = timeout_ns,
 		.how = {.spin_ns = spin_ns, .check_ns = 5000000, .alive = alive},
 	};
@@ -51,12 +52,12 @@ static struct group *group_new(uint32_t world, uint64_t spin_ns, uint64_t timeou
 	assert_non_null(g);
 	memset(g, 0, sizeof(*g));
 	g->world = world;
-	g->areas = aligned_alloc(64, (size_t)AREA * world);
+	g->areas = aligned_alloc(64, area_bytes * world);
 	assert_non_null(g->areas);
-	memset(g->areas, 0, (size_t)AREA * world);
+	memset(g->areas, 0, area_bytes * world);
 	o.how.alive_user = g;
 	for (uint32_t r = 0; r < world; r++) {
-		o.areas[r] = g->areas + (size_t)AREA * r;
+		o.areas[r] = g->areas + area_bytes * r;
 		o.flags[r] = &g->flags[r];
 		o.armed[r] = &g->armed[r];
 	}
@@ -65,6 +66,11 @@ static struct group *group_new(uint32_t world, uint64_t spin_ns, uint64_t timeou
 		assert_int_equal(comm_shm_init(&g->comm[r], &o), 0);
 	}
 	return g;
+}
+
+static struct group *group_new(uint32_t world, uint64_t spin_ns, uint64_t timeout_ns)
+{
+	return group_with(AREA, world, spin_ns, timeout_ns);
 }
 
 static void group_free(struct group *g)
@@ -195,6 +201,26 @@ static void test_results_are_right_around_tile_sizes(void **state)
 				assert_all(g, 0);
 			}
 			run_all(g, broadcast);
+			assert_all(g, 0);
+		}
+		group_free(g);
+	}
+}
+
+/* As large as a worker's area is: tiles of many pieces, the next one written between them. */
+static void test_sums_are_right_in_large_areas(void **state)
+{
+	const size_t tile = (COMM_SHM_AREA_BYTES - 64) / 2 / 64 * 64 / sizeof(float);
+	const size_t sizes[] = {8191, 8192, 8193, tile - 1, tile, tile + 1, tile + 8192,
+		2 * tile - 1, 2 * tile + 8193};
+
+	(void)state;
+	for (uint32_t world = 2; world <= 3; world++) {
+		struct group *g = group_with(COMM_SHM_AREA_BYTES, world, 0, 0);
+
+		for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
+			g->n = sizes[i];
+			run_all(g, reduce);
 			assert_all(g, 0);
 		}
 		group_free(g);
@@ -362,6 +388,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_results_are_right_around_tile_sizes),
+		cmocka_unit_test(test_sums_are_right_in_large_areas),
 		cmocka_unit_test(test_many_rounds_keep_in_step_across_wrap),
 		cmocka_unit_test(test_different_sizes_are_noticed),
 		cmocka_unit_test(test_silent_peer_times_out),
