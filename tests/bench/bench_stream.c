@@ -23,7 +23,7 @@
 #include "tests/unit/http_harness.h"
 
 #define STREAMS_MAX 256
-#define TURNS       21
+#define TURNS       63
 #define EVENTS      200 /* of a stream */
 #define EVENT_BYTES 9   /* of a chunk of /drip with three digits and a comma, and of a bare send */
 
