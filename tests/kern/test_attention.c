@@ -174,7 +174,7 @@ static void test_attention_of_lone_rows(void **state)
 static void test_attention_window_at_boundaries(void **state)
 {
 	static const uint32_t pos0[] = {0, 62, 126, 190, 500}, len[] = {2, 4, 4, 2, 1};
-	static const uint32_t heads[] = {1, 3, 4, 5, 7, 8, 9};
+	static const uint32_t heads[] = {1, 3, 4, 5, 7, 8, 9, 17};
 
 	for (size_t f = 0; f < ARRAY_LEN(KV); f++)
 		for (size_t h = 0; h < ARRAY_LEN(heads); h++) {
