@@ -107,6 +107,26 @@ static void shorten(struct reader *rd, const char *line, const char *end, char *
 	}
 }
 
+/* inih tells of a section only with its first key; one that has none is looked at here. */
+static int check_section(struct reader *rd, char *line)
+{
+	char *name = line + 1, *end;
+	struct errbuf why;
+	int r;
+
+	if (*line != '[')
+		return 0;
+	end = (char *)part_end(name, line + strlen(line), "]");
+	if (*end != ']')
+		return 0; /* inih's to refuse */
+	*end = '\0';
+	r = conf_section_find(name, &why);
+	*end = ']';
+	if (r < 0)
+		fail_line(rd, r, &why);
+	return r;
+}
+
 /* fgets() for inih: the next line without its indentation. */
 static char *read_line(char *out, int cap, void *stream)
 {
@@ -125,7 +145,7 @@ static char *read_line(char *out, int cap, void *stream)
 		fail_line(rd, -EINVAL, &why);
 		return NULL;
 	}
-	while (len && (*rd->text == ' ' || *rd->text == '\t')) {
+	while (len && isspace((unsigned char)*rd->text)) {
 		rd->text++;
 		len--;
 	}
@@ -134,7 +154,7 @@ static char *read_line(char *out, int cap, void *stream)
 	else
 		snprintf(out, (size_t)cap, "%.*s\n", (int)len, rd->text);
 	rd->text = eol ? eol + 1 : rd->end;
-	return out;
+	return check_section(rd, out) < 0 ? NULL : out;
 }
 
 static int take_value(void *user, const char *section, const char *key, const char *value)

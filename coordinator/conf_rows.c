@@ -92,12 +92,14 @@ static size_t edit_distance(const char *a, const char *b)
 	return row[lb];
 }
 
-static int unknown_section(const char *section, struct errbuf *err)
+int conf_section_find(const char *section, struct errbuf *err)
 {
 	size_t i, d, best = SIZE_MAX;
 	const char *near = "";
 
 	for (i = 0; i < conf_section_count; i++) {
+		if (strcmp(section, conf_sections[i].name) == 0)
+			return 0;
 		d = edit_distance(section, conf_sections[i].name);
 		if (d < best) {
 			best = d;
@@ -111,17 +113,14 @@ static int unknown_section(const char *section, struct errbuf *err)
 int conf_row_find(const char *section, const char *key, struct errbuf *err)
 {
 	size_t i, d, best = SIZE_MAX, near = 0;
-	bool section_known = false;
+	int r = conf_section_find(section, err);
 
-	for (i = 0; i < CONF_ROW__COUNT; i++) {
-		if (strcmp(conf_rows[i].section, section) != 0)
-			continue;
-		section_known = true;
-		if (strcmp(conf_rows[i].key, key) == 0)
+	if (r < 0)
+		return r;
+	for (i = 0; i < CONF_ROW__COUNT; i++)
+		if (strcmp(conf_rows[i].section, section) == 0 &&
+			strcmp(conf_rows[i].key, key) == 0)
 			return (int)i;
-	}
-	if (!section_known)
-		return unknown_section(section, err);
 	for (i = 0; i < CONF_ROW__COUNT; i++) {
 		/* the right word in the wrong section is nearer than any other word */
 		d = 2 * edit_distance(key, conf_rows[i].key) +

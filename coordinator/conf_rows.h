@@ -67,6 +67,9 @@ struct conf_origins {
 	} row[CONF_ROW__COUNT];
 };
 
+/* Is there such a section? 0, or -ENOENT with a sentence that proposes the nearest one. */
+int conf_section_find(const char *section, struct errbuf *err) MUST_CHECK;
+
 /* Finds a row; -ENOENT with a sentence that proposes the nearest section or key. */
 int conf_row_find(const char *section, const char *key, struct errbuf *err) MUST_CHECK;
 

@@ -86,7 +86,7 @@ static void test_errors_name_line_and_what_would_be_right(void **state)
 {
 	static const char *const cases[][2] = {
 		{"[fabrik]\nworkers=1\n",
-			"x.ini:2: unknown section [fabrik]; the nearest is [fabric]"},
+			"x.ini:1: unknown section [fabrik]; the nearest is [fabric]"},
 		{"[fabric]\nworker=1\n",
 			"x.ini:2: unknown key worker in [fabric]; the nearest is fabric.workers"},
 		{"[api]\nprogress_timeot=1\n", "x.ini:2: unknown key progress_timeot in [api]; the "
@@ -210,7 +210,33 @@ static void test_bytes_that_are_no_text_are_refused(void **state)
 static void test_a_key_needs_a_section(void **state)
 {
 	assert_refused("path = /m\n", "x.ini:1: key path stands in no [section]");
-	assert_refused("[]\npath = /m\n", "x.ini:2: key path stands in no [section]");
+}
+
+static void test_an_unknown_section_is_refused_without_keys_too(void **state)
+{
+	static const char *const refused[][2] = {
+		{"[bogus]\n", "x.ini:1: unknown section [bogus]; the nearest is [log]"},
+		{"[bogus]", "x.ini:1: unknown section [bogus]; the nearest is [log]"},
+		{"[]\n", "x.ini:1: unknown section []; the nearest is [api]"},
+		{"[]\npath = /m\n", "x.ini:1: unknown section []; the nearest is [api]"},
+		{"[model]\npath = /m\n\n \t\f[fabrik] ; workers\r\n[api]\n",
+			"x.ini:4: unknown section [fabrik]; the nearest is [fabric]"},
+		{"[ model ]\n", "x.ini:1: unknown section [ model ]; the nearest is [model]"},
+		{"[model;x]\n", "x.ini:1: unknown section [model;x]; the nearest is [model]"},
+		/* the first bad line is the one that is named */
+		{"nonsense\n[bogus]\n", "x.ini:1: neither [section] nor KEY = VALUE"},
+		{"[bogus]\nnonsense\n", "x.ini:1: unknown section [bogus]; the nearest is [log]"},
+		{"[model ;]\n", "x.ini:1: neither [section] nor KEY = VALUE"},
+	};
+	static const char *const fine[] = {"; [bogus]\n# [bogus]\n;[bogus]\n",
+		"[model] ; [bogus]\n", "[model]\n[model]\n[api]",
+		"[model]\npath = [bogus]\nname = a\n", "[model] [bogus]\n"};
+
+	for (size_t i = 0; i < ARRAY_LEN(refused); i++)
+		assert_refused(refused[i][0], refused[i][1]);
+	for (size_t i = 0; i < ARRAY_LEN(fine); i++)
+		if (read_text(fine[i]) < 0)
+			fail_msg("%s: %s", fine[i], err.text);
 }
 
 static void test_command_line_wins_and_origins_are_kept(void **state)
@@ -404,6 +430,7 @@ int main(void)
 		T(test_other_long_lines_mean_what_short_ones_do),
 		T(test_bytes_that_are_no_text_are_refused),
 		T(test_a_key_needs_a_section),
+		T(test_an_unknown_section_is_refused_without_keys_too),
 		T(test_rules_across_keys_name_the_line_of_a_file),
 		T(test_what_is_no_file_is_refused_at_once),
 		T(test_command_line_wins_and_origins_are_kept),
