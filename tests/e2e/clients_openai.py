@@ -25,6 +25,13 @@ def strictly(kind, answer):
     return answer
 
 
+def top_by_text(known):
+    """The reference's five best first tokens: text to log-probability."""
+    top = {call("POST", "/detokenize", {"tokens": [i]})[2]["prompt"]: value for i, value in known.top.items()}
+    assert len(top) == 5, top
+    return top
+
+
 class Cases:
     needles = NEEDLES[:1]
 
@@ -97,14 +104,19 @@ class Cases:
 
     # ---- log-probabilities ----
 
+    def are_the_reference(self, said, right):
+        self.assertEqual(said.keys(), right.keys())
+        for token, reference in right.items():
+            self.assertAlmostEqual(said[token], reference, delta=TOLERANCE, msg=repr(token))
+
     def test_chat_logprobs_are_those_of_the_reference(self):
         for known in KNOWN[:6]:
             answer = self.ask(known, logprobs=True, top_logprobs=5, max_tokens=20)
             content = answer.choices[0].logprobs.content
             self.assertEqual(len(content), len(known.answer_ids))
-            said = sorted((t.logprob for t in content[0].top_logprobs), reverse=True)
-            for mine, (_, reference) in zip(said, known.top.items()):
-                self.assertAlmostEqual(mine, reference, delta=TOLERANCE)
+            said = {(t.token, bytes(t.bytes)): t.logprob for t in content[0].top_logprobs}
+            right = {(text, text.encode()): v for text, v in top_by_text(known).items()}
+            self.are_the_reference(said, right)
             text = b"".join(bytes(t.bytes) for t in content[:-1])
             self.assertEqual(text.decode(), known.answer)
             for token in content:  # greedy: what was taken is the best
@@ -122,9 +134,7 @@ class Cases:
         logprobs = answer.choices[0].logprobs
         self.assertEqual("".join(logprobs.tokens), answer.choices[0].text)
         self.assertIsNone(logprobs.token_logprobs[0])
-        best = sorted(logprobs.top_logprobs[-1].values(), reverse=True)
-        for mine, reference in zip(best, HELLO.top.values()):
-            self.assertAlmostEqual(mine, reference, delta=TOLERANCE)
+        self.are_the_reference(logprobs.top_logprobs[-1], top_by_text(HELLO))
 
     # ---- parameters ----
 

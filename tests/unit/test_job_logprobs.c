@@ -24,30 +24,79 @@ static const char *text_at(const json_t *array, size_t i)
 	return json_string_value(json_array_get(array, i));
 }
 
+/* What "token" says of it; a part of a character by its bytes. */
+static void token_text(const struct fix *f, uint32_t token, char text[200])
+{
+	size_t len, i;
+	const char *bytes = tokenizer_token_bytes(f->api->tok, token, &len);
+
+	assert_non_null(bytes);
+	assert_true(len && len < 40);
+	if (utf8_valid(bytes, len)) {
+		snprintf(text, 200, "%.*s", (int)len, bytes);
+		return;
+	}
+	strcpy(text, "bytes:");
+	for (i = 0; i < len; i++)
+		snprintf(text + 6 + 4 * i, 5, "\\x%02x", (uint8_t)bytes[i]);
+}
+
+/* {"token":…,"logprob":…,"bytes":[…]} of this token */
+static void check_entry(const struct fix *f, const json_t *e, uint32_t token, float logprob)
+{
+	const json_t *bytes = json_object_get(e, "bytes");
+	char text[200];
+	const char *right;
+	size_t len, i;
+
+	token_text(f, token, text);
+	assert_string_equal(json_string_value(json_object_get(e, "token")), text);
+	right = tokenizer_token_bytes(f->api->tok, token, &len);
+	assert_int_equal(json_array_size(bytes), len);
+	for (i = 0; i < len; i++)
+		assert_int_equal(json_integer_value(json_array_get(bytes, i)), (uint8_t)right[i]);
+	assert_true(json_real_value(json_object_get(e, "logprob")) == (double)logprob);
+}
+
+/* top_logprobs of a completion's token: its first n alternatives and itself. */
+static void check_top(const struct fix *f, const json_t *top, uint32_t token, uint32_t n)
+{
+	struct msg_alt alt;
+	char text[200];
+	uint32_t i;
+
+	assert_int_equal(json_object_size(top), n + 1);
+	for (i = 0; i <= n; i++) {
+		alt = i < n ? fake_alt(token, i) : (struct msg_alt){token, fake_logprob(token)};
+		token_text(f, alt.token, text);
+		assert_non_null(json_object_get(top, text));
+		assert_true(json_real_value(json_object_get(top, text)) == (double)alt.logprob);
+	}
+}
+
 static void test_chat_logprobs_have_token_bytes_and_alternatives(void **state)
 {
 	struct fix *f = *state;
 	struct http_exchange *x =
-		fix_post(f, CHAT, "{" USER ",\"logprobs\":true,\"top_logprobs\":2}");
+		fix_post(f, CHAT, "{" USER ",\"logprobs\":true,\"top_logprobs\":4}");
 	struct engine_seq *s = fake_engine_seq(f->engine, 0);
-	uint32_t id = f->byte_token['h'];
+	uint32_t id = f->byte_token['h'], i;
 	struct heard h;
 	json_t *e, *top;
 
-	assert_int_equal(s->sampling.logprobs, 2);
+	assert_int_equal(s->sampling.logprobs, 4);
 	fix_say(f, s, "h\xc3\xa9", 1);
 	fix_eos(s);
 	fix_hear(x, true, &h);
 	assert_int_equal(json_array_size(h.said[0].entries), 4); /* the end token too */
 	e = json_array_get(h.said[0].entries, 0);
 	assert_string_equal(json_string_value(json_object_get(e, "token")), "h");
-	assert_true(json_real_value(json_object_get(e, "logprob")) == (double)fake_logprob(id));
-	assert_int_equal(json_at(e, "bytes.0"), 'h');
+	check_entry(f, e, id, fake_logprob(id));
 	top = json_object_get(e, "top_logprobs");
-	assert_int_equal(json_array_size(top), 2);
-	assert_true(json_real_value(json_object_get(json_array_get(top, 1), "logprob")) ==
-		    (double)fake_alt(id, 1).logprob);
-	assert_true(json_is_array(json_object_get(json_array_get(top, 0), "bytes")));
+	assert_int_equal(json_array_size(top), 4);
+	for (i = 0; i < 4; i++) /* the last is half a character */
+		check_entry(
+			f, json_array_get(top, i), fake_alt(id, i).token, fake_alt(id, i).logprob);
 	/* half a character is told by its bytes */
 	e = json_array_get(h.said[0].entries, 1);
 	assert_string_equal(json_string_value(json_object_get(e, "token")), "bytes:\\xc3");
@@ -71,6 +120,32 @@ static void test_chat_without_logprobs_says_null(void **state)
 	assert_true(json_is_null(json_object_get(
 		json_array_get(json_object_get(h.root, "choices"), 0), "logprobs")));
 	fix_unhear(&h);
+}
+
+static void test_completion_logprobs_name_the_alternatives(void **state)
+{
+	struct fix *f = *state;
+	int stream;
+
+	for (stream = 0; stream < 2; stream++) {
+		struct http_exchange *x = fix_post(f, TEXT,
+			stream ? "{\"prompt\":\"zz\",\"logprobs\":4,\"stream\":true}"
+			       : "{\"prompt\":\"zz\",\"logprobs\":4}");
+		struct engine_seq *s = fake_engine_seq(f->engine, (size_t)stream);
+		const json_t *tops;
+		struct heard h;
+
+		assert_int_equal(s->sampling.logprobs, 4);
+		fix_say(f, s, "ho", 1);
+		fix_eos(s);
+		fix_hear(x, false, &h);
+		tops = list(&h.said[0], "top_logprobs");
+		assert_int_equal(json_array_size(tops), 3);
+		check_top(f, json_array_get(tops, 0), f->byte_token['h'], 4);
+		check_top(f, json_array_get(tops, 1), f->byte_token['o'], 4);
+		check_top(f, json_array_get(tops, 2), EOS, 4);
+		fix_unhear(&h);
+	}
 }
 
 static void test_completion_logprobs_offsets_count_characters(void **state)
@@ -233,6 +308,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, fix_setup, fix_teardown)
 		T(test_chat_logprobs_have_token_bytes_and_alternatives),
 		T(test_chat_without_logprobs_says_null),
+		T(test_completion_logprobs_name_the_alternatives),
 		T(test_completion_logprobs_offsets_count_characters),
 		T(test_echo_logprobs_are_as_lm_eval_reads_them),
 		T(test_stop_token_keeps_its_place_in_logprobs),
