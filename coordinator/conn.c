@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "coordinator/http_answer.h"
+#include "shm/utf8.h"
 
 #define LOG_TAG "http"
 #include "shm/log.h"
@@ -80,11 +81,12 @@ static void log_request(const struct http_conn *c, int status)
 {
 	const struct http_request *req = &c->parse.req;
 	double ms = req->arrived ? (double)(mono_now() - req->arrived) / NS_PER_MS : 0;
-	const char *method = req->method ? req->method : "-";
+	const char *method = req->method ? req->method : "-", *path = req->path ? req->path : "-";
+	int shown = (int)utf8_fit(path, strlen(path), 200);
 
-	log_info("%s %.200s %d %llu bytes %.1f ms %s %s", c->parse.is_head ? "HEAD" : method,
-		req->path ? req->path : "-", status, (unsigned long long)c->x.body_bytes, ms,
-		req->id ? req->id : "-", c->peer);
+	log_info("%s %.*s %d %llu bytes %.1f ms %s %s", c->parse.is_head ? "HEAD" : method, shown,
+		path, status, (unsigned long long)c->x.body_bytes, ms, req->id ? req->id : "-",
+		c->peer);
 }
 
 void conn_close(struct http_conn *c)

@@ -17,9 +17,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "shm/escape.h"
 #include "shm/file.h"
+#include "shm/utf8.h"
 
 #define LOG_LINE 2304
+#define LOG_TEXT 1023 /* bytes of one message, before they are escaped */
 
 /* How a line is written without waiting. */
 enum log_way {
@@ -211,27 +214,6 @@ void log_set_level(enum conf_level level)
 	log_level_now = (int)level;
 }
 
-/* Control characters would let a client forge lines or drive a terminal. */
-static void one_line(char *s)
-{
-	for (; *s; s++)
-		if ((unsigned char)*s < 0x20 || *s == 0x7f)
-			*s = ' ';
-}
-
-static size_t json_escape(char *out, size_t cap, const char *in)
-{
-	size_t n = 0;
-
-	for (; *in && n + 3 < cap; in++) {
-		if (*in == '"' || *in == '\\')
-			out[n++] = '\\';
-		out[n++] = *in;
-	}
-	out[n] = '\0';
-	return n;
-}
-
 /*
  * Of a pipe whose flags are shared. Linux before 6.4 knows no RWF_NOWAIT for pipes; then poll()
  * promises room for PIPE_BUF bytes, unless another process writes at the same moment.
@@ -292,10 +274,14 @@ static bool write_line(const char *line, size_t n)
 /* One line, LOG_LINE bytes at most with its newline: less than PIPE_BUF, so never in parts. */
 static size_t make_line(char *line, enum conf_level level, const char *tag, const char *text)
 {
+	bool json = log_state.format == CONF_FORMAT_JSON && log_state.way != LOG_DEVLOG;
 	char escaped[2048], when[40];
 	struct timespec ts;
 	struct tm tm;
 	int n;
+
+	/* what a client sent must not forge lines, drive a terminal or break whoever reads JSON */
+	(void)(json ? escape_json : escape_line)(escaped, sizeof(escaped), text);
 
 	clock_gettime(CLOCK_REALTIME, &ts);
 	if (log_state.way == LOG_DEVLOG) {
@@ -304,13 +290,12 @@ static size_t make_line(char *line, enum conf_level level, const char *tag, cons
 		strftime(when, sizeof(when), "%h %e %T", &tm);
 		n = snprintf(line, LOG_LINE, "<%d>%s %s[%d]: %s: %s",
 			LOG_DAEMON | level_priority[level], when, log_state.who, (int)getpid(), tag,
-			text);
+			escaped);
 		return n > 0 ? MIN((size_t)n, LOG_LINE - 1u) : 0;
 	}
 	gmtime_r(&ts.tv_sec, &tm);
 	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
-	if (log_state.format == CONF_FORMAT_JSON) {
-		json_escape(escaped, sizeof(escaped), text);
+	if (json) {
 		n = snprintf(line, LOG_LINE,
 			"{\"time\":\"%s.%03ldZ\",\"level\":\"%s\",\"process\":\"%s\",\"tag\":\"%"
 			"s\","
@@ -320,10 +305,10 @@ static size_t make_line(char *line, enum conf_level level, const char *tag, cons
 	} else if (log_state.to_journal) {
 		/* journald reads the level from the prefix and adds the time itself */
 		n = snprintf(line, LOG_LINE, "<%d>%s: %s: %s\n", level_priority[level],
-			log_state.who, tag, text);
+			log_state.who, tag, escaped);
 	} else {
 		n = snprintf(line, LOG_LINE, "%s.%03ldZ %s %s: %s: %s\n", when,
-			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, text);
+			ts.tv_nsec / 1000000, level_names[level], log_state.who, tag, escaped);
 	}
 	return n > 0 ? MIN((size_t)n, LOG_LINE - 1u) : 0;
 }
@@ -346,13 +331,14 @@ static bool tell_dropped(void)
 
 void log_write(enum conf_level level, const char *tag, const char *fmt, ...)
 {
-	char text[1024], line[LOG_LINE];
+	/* the bytes after the cut tell whether it is inside a character */
+	char text[LOG_TEXT + 4], line[LOG_LINE];
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	one_line(text);
+	text[utf8_fit(text, strlen(text), LOG_TEXT)] = '\0';
 	if (log_state.follow && log_state.path[0])
 		follow_path();
 	if (!tell_dropped() || !write_line(line, make_line(line, level, tag, text)))

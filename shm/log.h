@@ -6,6 +6,9 @@
  * coordinator by log_open(), workers by the frozen configuration. Not thread-safe to reopen while
  * other threads log; writing a line is one system call.
  *
+ * A line is one line of valid UTF-8, whatever its arguments quote: escape.h says how. In JSON it is
+ * an object of time, level, process, tag and message.
+ *
  * Logging never waits for who reads: a line that a pipe, terminal or socket does not take at once,
  * or a disk has no room for, is dropped and counted, and the first line after says how many were.
  */

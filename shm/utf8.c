@@ -37,6 +37,20 @@ size_t utf8_char(const char *text, size_t len)
 	return n;
 }
 
+size_t utf8_fit(const char *text, size_t len, size_t max)
+{
+	size_t at, n;
+
+	if (len <= max)
+		return len;
+	for (at = max; at > 0 && max - at < 3; at--) {
+		n = utf8_char(text + at - 1, len - at + 1);
+		if (n > 0)
+			return at - 1 + n > max ? at - 1 : max;
+	}
+	return max;
+}
+
 bool utf8_valid(const char *text, size_t len)
 {
 	size_t at = 0, n;

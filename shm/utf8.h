@@ -13,6 +13,11 @@
  * a surrogate, above U+10FFFF, cut off.
  */
 size_t utf8_char(const char *text, size_t len);
+/*
+ * Bytes of text to keep where there is room for max: all len, or max less what would be a part of a
+ * character. Of bytes that are no characters, max.
+ */
+size_t utf8_fit(const char *text, size_t len, size_t max);
 bool utf8_valid(const char *text, size_t len);
 
 #endif

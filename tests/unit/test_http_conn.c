@@ -425,6 +425,36 @@ static void test_stop_with_everything_open_is_clean(void **state)
 	*state = harness_start(NULL, false); /* for the teardown */
 }
 
+static void test_a_logged_path_is_cut_between_characters(void **state)
+{
+	char path[] = "/tmp/heddle-log-XXXXXX", *text, request[1100] = "GET /", want[300];
+	int log = mkstemp(path), fd;
+	struct harness *h;
+
+	for (int i = 0; i < 300; i++)
+		strcpy(request + 5 + 3 * i, i % 2 ? "%a9" : "%c3");
+	strcat(request, " HTTP/1.1\r\nHost: x\r\n\r\n");
+	assert_int_equal(log_open(path, CONF_LEVEL_INFO, CONF_FORMAT_JSON, "t", NULL), 0);
+	h = harness_start(NULL, false);
+	fd = client_connect(h);
+	client_send(fd, request);
+	client_expect(fd, 404, NULL);
+	client_send(fd, REQUEST("GET", "/a%ff") "\r\n");
+	client_expect(fd, 404, NULL);
+	close(fd);
+	harness_stop(h);
+	assert_int_equal(log_open("stderr", CONF_LEVEL_WARNING, CONF_FORMAT_TEXT, "t", NULL), 0);
+	text = read_file(log);
+	strcpy(want, "GET /");
+	for (int i = 0; i < 99; i++)
+		strcat(want, "é");
+	strcat(want, " 404 ");
+	assert_non_null(strstr(text, want));
+	assert_non_null(strstr(text, "GET /a\xef\xbf\xbd 404 "));
+	close(log);
+	unlink(path);
+}
+
 /*
  * One line a request: method, path, status, bytes, time, id, peer by its credentials; 499 for a
  * client that went.
@@ -455,7 +485,7 @@ static void test_each_request_is_logged_once(void **state)
 	harness_stop(h);
 	assert_int_equal(log_open("stderr", CONF_LEVEL_WARNING, CONF_FORMAT_TEXT, "t", NULL), 0);
 	text = read_file(log);
-	assert_non_null(strstr(text, "http: POST /nowhere/ forged 404 "));
+	assert_non_null(strstr(text, "http: POST /nowhere/\\nforged 404 "));
 	snprintf(peer, sizeof(peer), " ms one unix pid %d uid %u\n", (int)getpid(),
 		(unsigned)getuid());
 	assert_non_null(strstr(text, peer));
@@ -524,6 +554,7 @@ int main(void)
 		T(test_new_limits_hold_for_open_connections),
 		T(test_stop_with_everything_open_is_clean),
 		cmocka_unit_test(test_each_request_is_logged_once),
+		cmocka_unit_test(test_a_logged_path_is_cut_between_characters),
 		T(test_accepting_resumes_when_descriptors_are_back),
 	};
 	struct rlimit files;

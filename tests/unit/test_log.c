@@ -1,7 +1,8 @@
 /*
  * A log line never waits: not for a pipe, terminal or socket that nobody reads, not for a FIFO to
  * be opened, and a file that may not grow costs lines, not the process. Each case is a child whose
- * stderr is the log, ended by an alarm where it blocks.
+ * stderr is the log, ended by an alarm where it blocks. And a line is one line, and JSON where that
+ * was asked for, whatever it quotes.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <jansson.h>
 
 #define LOG_TAG "test"
 #include "shm/log.h"
@@ -335,6 +337,100 @@ static void test_file_that_may_not_grow_costs_lines_only(void **state)
 	unlink(path);
 }
 
+/* ---- what a line quotes ---- */
+
+/* The lines that log_info("%s") of each text gives in a format. */
+static char *log_texts(enum conf_format format, const char *const *texts, size_t n)
+{
+	char path[96], *all;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/quoted", dir);
+	assert_int_equal(log_open(path, CONF_LEVEL_INFO, format, "t", NULL), 0);
+	for (size_t i = 0; i < n; i++)
+		log_info("%s", texts[i]);
+	assert_int_equal(log_open("stderr", CONF_LEVEL_INFO, CONF_FORMAT_TEXT, "t", NULL), 0);
+	fd = open(path, O_RDONLY);
+	assert_true(fd >= 0);
+	all = drain(fd);
+	close(fd);
+	unlink(path);
+	return all;
+}
+
+static void expect_message(char **line, const char *text)
+{
+	size_t len = strcspn(*line, "\n");
+	json_error_t error;
+	json_t *j;
+
+	assert_int_equal((*line)[len], '\n');
+	j = json_loadb(*line, len, 0, &error);
+	if (!j)
+		fail_msg("%s: %.*s", error.text, (int)len, *line);
+	if (text)
+		assert_string_equal(json_string_value(json_object_get(j, "message")), text);
+	json_decref(j);
+	*line += len + 1;
+}
+
+static void test_json_lines_are_json_whatever_they_quote(void **state)
+{
+	static const char *const texts[][2] = {
+		{"GET /a\xff 404", "GET /a\xef\xbf\xbd 404"},
+		{"a \"b\" \\ \n\t\x1b\x7f é 🙂", "a \"b\" \\ \n\t\x1b\x7f é 🙂"},
+		{"\xc3", "\xef\xbf\xbd"},
+	};
+	const char *given[ARRAY_LEN(texts)];
+	char *all, *line;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+		given[i] = texts[i][0];
+	line = all = log_texts(CONF_FORMAT_JSON, given, ARRAY_LEN(given));
+	for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+		expect_message(&line, texts[i][1]);
+	assert_string_equal(line, "");
+	free(all);
+}
+
+/* A message is cut, at 1023 bytes or where the line is full: between characters. */
+static void test_long_json_lines_are_cut_between_characters(void **state)
+{
+	static const char *const parts[] = {"é", "€", "🙂", "\"", "\xff", "\x1b"};
+	char text[2048], *all, *line, want[2048];
+	const char *given = text;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+		for (size_t shift = 0; shift < 6; shift++) {
+			size_t len = strlen(parts[i]), n = shift;
+
+			memset(text, 'x', n);
+			for (; n + len < sizeof(text); n += len)
+				memcpy(text + n, parts[i], len);
+			text[n] = '\0';
+			line = all = log_texts(CONF_FORMAT_JSON, &given, 1);
+			snprintf(want, sizeof(want), "%.*s", (int)(1023 - (1023 - shift) % len),
+				text);
+			expect_message(&line, i < 3 ? want : NULL);
+			assert_string_equal(line, "");
+			free(all);
+		}
+	}
+}
+
+static void test_text_lines_are_one_line_of_text(void **state)
+{
+	static const char *const text = "a\nb\x1b[31m\xff \xc2\x9b é";
+	char *all = log_texts(CONF_FORMAT_TEXT, &text, 1);
+
+	(void)state;
+	assert_non_null(strstr(all, " t: test: a\\nb\\x1b[31m\\xff \\u009b é\n"));
+	assert_int_equal(count(all, "\n"), 1);
+	free(all);
+}
+
 static int set_up(void **state)
 {
 	(void)state;
@@ -357,6 +453,9 @@ int main(void)
 		cmocka_unit_test(test_fifo_is_refused_without_a_reader_and_never_blocks),
 		cmocka_unit_test(test_syslog_that_nobody_reads_does_not_block),
 		cmocka_unit_test(test_file_that_may_not_grow_costs_lines_only),
+		cmocka_unit_test(test_json_lines_are_json_whatever_they_quote),
+		cmocka_unit_test(test_long_json_lines_are_cut_between_characters),
+		cmocka_unit_test(test_text_lines_are_one_line_of_text),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
