@@ -6,10 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shm/escape.h"
+
 int client_fail(const struct errbuf *err)
 {
 	fflush(stdout);
-	fprintf(stderr, "heddle: %s\n", err->text);
+	escape_print(stderr, "heddle: ", err->text);
 	return err->exit_code ? err->exit_code : EXIT_OS_ERR;
 }
 

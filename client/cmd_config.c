@@ -1,5 +1,6 @@
 /* heddle config: the configuration, its sample file, its manual page. */
 #include "client/opts.h"
+#include "shm/escape.h"
 
 static int dump(const char *file, const struct opt_list *sets, enum conf_dump what)
 {
@@ -16,7 +17,7 @@ static int dump(const char *file, const struct opt_list *sets, enum conf_dump wh
 	else if (conf_dump(&set, what, stdout) < 0)
 		ret = client_fail_with(EXIT_OS_ERR, "printing the configuration failed");
 	else if (what == CONF_DUMP_EFFECTIVE && conf_check(&set, &err) < 0)
-		fprintf(stderr, "note: heddled would refuse this: %s\n", err.text);
+		escape_print(stderr, "note: heddled would refuse this: ", err.text);
 	conf_fini(&set);
 	return ret;
 }

@@ -21,6 +21,7 @@
 #include "coordinator/preflight.h"
 #include "coordinator/serve.h"
 #include "coordinator/start_check.h"
+#include "shm/escape.h"
 
 #define LOG_TAG "main"
 #include "shm/log.h"
@@ -32,7 +33,7 @@ static int complain(const struct errbuf *err)
 	struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
 
 	(void)poll(&p, 1, 1000);
-	fprintf(stderr, "heddled: %s\n", err->text);
+	escape_print(stderr, "heddled: ", err->text);
 	return err->exit_code ? err->exit_code : EXIT_SOFTWARE_ERR;
 }
 

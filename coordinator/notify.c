@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "shm/escape.h"
+
 static void read_watchdog(struct notify *n)
 {
 	const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
@@ -87,14 +89,10 @@ static int send_text(const struct notify *n, const char *fmt, ...)
 	return 1;
 }
 
-/* A newline would begin another variable. */
+/* A newline would begin another variable; and systemd refuses what is no UTF-8. */
 static const char *one_line(char *out, size_t cap, const char *in)
 {
-	size_t i;
-
-	for (i = 0; in[i] && i + 1 < cap; i++)
-		out[i] = in[i] == '\n' ? ' ' : in[i];
-	out[i] = '\0';
+	(void)escape_line(out, cap, in);
 	return out;
 }
 

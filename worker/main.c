@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "shm/escape.h"
 #include "shm/log.h"
 #include "worker/conf_sane.h"
 #include "worker/rank.h"
@@ -127,7 +128,7 @@ static int check(int conf_fd)
 	}
 	if (ret == 0)
 		return 0;
-	fprintf(stderr, "%s\n", err.text);
+	escape_print(stderr, "", err.text);
 	return err.exit_code ? err.exit_code : EXIT_SOFTWARE_ERR;
 }
 

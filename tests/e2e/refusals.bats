@@ -155,6 +155,18 @@ conf()
 	conf 78 "heddled: cache.prefix: reuse" fabric.ring=1M cache.prefix=on
 }
 
+@test "what a refusal quotes is one line that moves no cursor" {
+	conf 78 'api.strict = \x1b[31mx\ny: must be on or off' api.strict=$'\e[31mx\ny'
+	conf 78 'unknown key na\x1bme in [model]' model.na$'\e'me=a
+	printf '[api]\nstrict = \e]0;title\a\n' >>"$D/heddle.ini"
+	both 78 'api.strict = \x1b]0;title\x07: must be on or off' -c "$D/heddle.ini"
+	both 78 'unknown section [\x1b[2Jé\xff' -s $'\e[2Jé\xff.x=1'
+	code=0
+	"$HEDDLE_BUILDDIR/heddle" config -s api.strict=$'\e[31mx\ny' 2>"$D/lines" || code=$?
+	same "$code" 78
+	same "$(cat "$D/lines")" 'heddle: api.strict = \x1b[31mx\ny: must be on or off'
+}
+
 @test "what only another user lacks is found, too" {
 	[ "$(id -u)" = 0 ] || skip "only root can become another user"
 	runuser -u nobody -- test -x "$HEDDLE_WORKER" || skip "nobody cannot reach the build"

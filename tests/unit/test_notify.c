@@ -29,7 +29,7 @@ static void expect_messages(struct notify *n, int fd)
 	assert_int_equal(notify_ready(n, "serving m"), 1);
 	assert_string_equal(receive(fd), "READY=1\nSTATUS=serving m\n");
 	assert_int_equal(notify_status(n, "%d\nREADY=1", 7), 1); /* cannot be forged */
-	assert_string_equal(receive(fd), "STATUS=7 READY=1\n");
+	assert_string_equal(receive(fd), "STATUS=7\\nREADY=1\n");
 	assert_int_equal(notify_watchdog(n), 1);
 	assert_string_equal(receive(fd), "WATCHDOG=1\n");
 	assert_int_equal(notify_extend(n, 1500 * NS_PER_MS), 1);
