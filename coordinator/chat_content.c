@@ -39,17 +39,17 @@ void chat_put_untrusted(struct chat *c, const char *text, size_t len)
 
 static int check_part(struct chat *c, const json_t *part, size_t index, size_t at)
 {
-	const char *type = json_string_value(json_object_get(part, "type"));
-	char param[64];
+	const json_t *type = json_object_get(part, "type");
+	char param[64], quoted[JSON_STR_QUOTE_MAX];
 
 	snprintf(param, sizeof(param), "messages[%zu].content[%zu]", index, at);
-	if (!type)
+	if (!json_is_string(type))
 		return chat_bad(c, param, "a part must be an object with a type");
 	/* A picture turned into "[Unsupported image_url]" would have the model speak of something
 	 * it has not seen. */
-	if (strcmp(type, "text") != 0)
-		return chat_bad(
-			c, param, "a part of type '%.60s' is not supported, only 'text' is", type);
+	if (!json_str_is(type, "text"))
+		return chat_bad(c, param, "a part of type '%s' is not supported, only 'text' is",
+			json_str_quote(json_string_value(type), json_string_length(type), quoted));
 	if (!json_is_string(json_object_get(part, "text")))
 		return chat_bad(c, param, "text must be a string");
 	return 0;

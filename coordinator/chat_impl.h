@@ -10,6 +10,7 @@
 #define COORDINATOR_CHAT_IMPL_H
 
 #include "coordinator/chat.h"
+#include "coordinator/json_str.h"
 #include "coordinator/json_text.h"
 
 enum chat_text {

@@ -23,7 +23,7 @@ static int check_tool(struct chat *c, const json_t *tool, const char *param)
 
 	if (!json_is_object(tool))
 		return chat_bad(c, param, "must be an object");
-	if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+	if (type && !json_str_is(type, "function"))
 		return chat_bad(c, param, "type must be 'function'");
 	if (!json_is_object(function))
 		return chat_bad(c, param, "function must be an object");
@@ -122,14 +122,14 @@ int chat_put_tools(struct chat *c, const json_t *tools, struct json_slice raw, c
 
 int chat_put_format(struct chat *c, const json_t *format, struct json_slice raw, const char *param)
 {
-	const char *type = json_string_value(json_object_get(format, "type"));
+	const json_t *type = json_object_get(format, "type");
 	const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
 	int r;
 
-	if (!json_object_size(format) || (type && !strcmp(type, "text")))
+	if (!json_object_size(format) || json_str_is(type, "text"))
 		return 0;
 	/* OpenAI wraps a schema up with its name; the model is shown the schema. */
-	if (type && !strcmp(type, "json_schema") && json_is_object(schema)) {
+	if (json_str_is(type, "json_schema") && json_is_object(schema)) {
 		format = schema;
 		raw = chat_raw_member(chat_raw_member(raw, "json_schema"), "schema");
 	}
@@ -143,12 +143,14 @@ int chat_put_format(struct chat *c, const json_t *format, struct json_slice raw,
 /* DSML has no escape, so a name that would end its own attribute cannot be written. */
 static int check_name(struct chat *c, const char *name, size_t len, const char *param)
 {
+	char quoted[JSON_STR_QUOTE_MAX];
+
 	for (size_t i = 0; i < len; i++)
 		if (name[i] == '"' || (unsigned char)name[i] < 0x20)
 			return chat_bad(c, param,
-				"the name '%.*s' holds a quote or a control character, which the "
+				"the name '%s' holds a quote or a control character, which the "
 				"model's call format cannot carry",
-				(int)MIN(len, (size_t)60), name);
+				json_str_quote(name, len, quoted));
 	return 0;
 }
 
@@ -263,7 +265,7 @@ static int put_call(struct chat *c, const json_t *call, struct json_slice raw, c
 
 	if (!json_is_object(function) || !json_is_string(name) || !json_string_length(name))
 		return chat_bad(c, param, "must be an object with a function, which has a name");
-	if (type && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
+	if (type && !json_str_is(type, "function"))
 		return chat_bad(c, param, "type must be 'function'");
 	r = check_name(c, json_string_value(name), json_string_length(name), param);
 	if (r < 0)

@@ -31,24 +31,23 @@ struct calls {
 /* enum chat_role, or -EINVAL. */
 static int find_role(struct chat *c, const json_t *message, size_t index)
 {
-	const char *role = json_string_value(json_object_get(message, "role"));
-	char param[64];
+	const json_t *role = json_object_get(message, "role");
+	char param[64], quoted[JSON_STR_QUOTE_MAX];
 
 	snprintf(param, sizeof(param), "messages[%zu].role", index);
-	for (int i = 0; role && i < CHAT_ROLE__COUNT; i++)
-		if (!strcmp(role, roles[i]))
+	for (int i = 0; i < CHAT_ROLE__COUNT; i++)
+		if (json_str_is(role, roles[i]))
 			return i;
-	if (!role)
+	if (!json_is_string(role))
 		return chat_bad(c, param, "must be a string");
 	return chat_bad(c, param,
-		"'%.60s' is none of system, developer, user, assistant, tool, latest_reminder",
-		role);
+		"'%s' is none of system, developer, user, assistant, tool, latest_reminder",
+		json_str_quote(json_string_value(role), json_string_length(role), quoted));
 }
 
 static int find_task(struct chat *c, const json_t *message, size_t index, int role, int *ret)
 {
 	const json_t *v = json_object_get(message, "task");
-	const char *task = json_string_value(v);
 	char param[64];
 
 	*ret = -1;
@@ -57,8 +56,8 @@ static int find_task(struct chat *c, const json_t *message, size_t index, int ro
 	snprintf(param, sizeof(param), "messages[%zu].task", index);
 	if (role != CHAT_USER_ROLE && role != CHAT_DEVELOPER)
 		return chat_bad(c, param, "only a user or developer message has a task");
-	for (int i = CHAT_TASK_ACTION; task && i <= CHAT_TASK_READ_URL; i++)
-		if (!strcmp(task, strchr(paths[i], '.') + 1))
+	for (int i = CHAT_TASK_ACTION; i <= CHAT_TASK_READ_URL; i++)
+		if (json_str_is(v, strchr(paths[i], '.') + 1))
 			*ret = i;
 	if (*ret < 0)
 		return chat_bad(c, param,
@@ -132,10 +131,13 @@ static int calls_begin(struct chat *c, struct calls *calls, const json_t *messag
 	calls->message = index;
 	calls->open = json_array_size(list);
 	json_array_foreach (list, i, call) {
-		const char *id = json_string_value(json_object_get(call, "id"));
+		const json_t *v = json_object_get(call, "id");
+		const char *id = json_string_value(v);
 
 		if (!id)
 			continue;
+		if (json_str_has_nul(v))
+			return chat_bad(c, param, "an id must not hold the character U+0000");
 		if (json_object_get(calls->by_id, id))
 			return chat_bad(c, param, "two calls have the id '%.60s'", id);
 		if (json_object_set_new(calls->by_id, id, json_integer((json_int_t)i)) < 0)
@@ -147,16 +149,17 @@ static int calls_begin(struct chat *c, struct calls *calls, const json_t *messag
 static int answer(
 	struct chat *c, struct calls *calls, const json_t *message, size_t index, size_t *ret_call)
 {
-	const char *id = json_string_value(json_object_get(message, "tool_call_id"));
-	json_t *v = id ? json_object_get(calls->by_id, id) : NULL;
-	char param[64];
+	const json_t *asked = json_object_get(message, "tool_call_id");
+	const char *id = json_string_value(asked);
+	json_t *v = id && !json_str_has_nul(asked) ? json_object_get(calls->by_id, id) : NULL;
+	char param[64], quoted[JSON_STR_QUOTE_MAX];
 
 	snprintf(param, sizeof(param), "messages[%zu].tool_call_id", index);
 	if (!id)
 		return chat_bad(c, param, "must be a string, the id of a call");
 	if (!v)
-		return chat_bad(
-			c, param, "no call of the assistant before it has the id '%.60s'", id);
+		return chat_bad(c, param, "no call of the assistant before it has the id '%s'",
+			json_str_quote(id, json_string_length(asked), quoted));
 	if (json_integer_value(v) < 0)
 		return chat_bad(c, param, "the call '%.60s' has a result already", id);
 	*ret_call = (size_t)json_integer_value(v);
@@ -270,9 +273,7 @@ static void add_system(struct chat *c)
 	if (!json_array_size(c->tools) && !c->response_format)
 		return;
 	json_array_foreach (c->messages, i, message) {
-		const char *role = json_string_value(json_object_get(message, "role"));
-
-		if (role && !strcmp(role, roles[CHAT_SYSTEM]))
+		if (json_str_is(json_object_get(message, "role"), roles[CHAT_SYSTEM]))
 			return;
 	}
 	c->turns[c->turns_len++] =

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "coordinator/json_str.h"
+
 enum param_type {
 	TYPE_BOOL,
 	TYPE_INT,
@@ -159,6 +161,7 @@ static int param_read_real(
 static int param_read_word(
 	const struct param_row *row, const json_t *v, int *ret, struct errbuf *err)
 {
+	char quoted[JSON_STR_QUOTE_MAX];
 	const char *at = row->choices;
 	size_t len;
 	int i;
@@ -175,8 +178,8 @@ static int param_read_word(
 			break;
 		at += len + 1;
 	}
-	return err_set(err, -EINVAL, 0, "must be one of %s, not \"%.60s\"", row->choices,
-		json_string_value(v));
+	return err_set(err, -EINVAL, 0, "must be one of %s, not \"%s\"", row->choices,
+		json_str_quote(json_string_value(v), json_string_length(v), quoted));
 }
 
 static bool param_is_kind(const json_t *v, unsigned kinds)
@@ -237,7 +240,7 @@ static int param_read_value(
 		if (!json_is_string(v))
 			return err_set(
 				err, -EINVAL, 0, "must be a string, not %s", param_type_name(v));
-		*(const char **)field = json_string_value(v);
+		*(const json_t **)field = v;
 		return 0;
 	case TYPE_WORD:
 		return param_read_word(row, v, field, err);

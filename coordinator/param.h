@@ -48,7 +48,7 @@ struct params {
 #define PARAM_BOOL(scopes, name, field, ...) bool field;
 #define PARAM_INT(scopes, name, field, ...)  int64_t field;
 #define PARAM_REAL(scopes, name, field, ...) double field;
-#define PARAM_STR(scopes, name, field, ...)  const char *field;
+#define PARAM_STR(scopes, name, field, ...)  const json_t *field;
 #define PARAM_WORD(scopes, name, field, ...) int field;
 #define PARAM_JSON(scopes, name, field, ...) const json_t *field;
 #define PARAM_SUB(...)

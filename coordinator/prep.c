@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "coordinator/body.h"
+#include "coordinator/json_str.h"
 #include "coordinator/one_line.h"
 
 /* A scalar where one is meant, an array's element otherwise. */
@@ -155,7 +156,7 @@ static int prep_check_chat(struct prep *p)
 	if (!format)
 		return 0;
 	type = json_object_get(format, "type");
-	if (json_is_string(type) && !strcmp(json_string_value(type), "text"))
+	if (json_str_is(type, "text"))
 		return 0;
 	return param_fail(&p->error, "response_format",
 		"response_format.type must be \"text\": answers cannot be held to a JSON form");

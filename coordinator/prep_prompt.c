@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "coordinator/chat.h"
+#include "coordinator/json_str.h"
 #include "coordinator/prep.h"
 
 int prep_read_ids(struct prep *p, const char *name, const json_t *list, struct token_ids *ret_ids)
@@ -198,7 +199,7 @@ static int prep_check_last(struct prep *p)
 	size_t n = json_array_size(p->params.messages);
 	const json_t *role = json_object_get(json_array_get(p->params.messages, n - 1), "role");
 
-	if (json_is_string(role) && !strcmp(json_string_value(role), "assistant"))
+	if (json_str_is(role, "assistant"))
 		return param_fail(&p->error, "messages",
 			"the last message is the assistant's: there is nothing to answer");
 	return 0;

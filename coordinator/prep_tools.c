@@ -1,12 +1,6 @@
 /* tool_choice: which tools the model sees, and whether it has to call one. */
-#include <string.h>
-
+#include "coordinator/json_str.h"
 #include "coordinator/prep.h"
-
-static bool prep_is(const json_t *v, const char *word)
-{
-	return json_is_string(v) && !strcmp(json_string_value(v), word);
-}
 
 static bool prep_same(const json_t *a, const json_t *b)
 {
@@ -46,7 +40,7 @@ static const json_t *prep_named(const json_t *choice)
 {
 	const json_t *name = json_object_get(json_object_get(choice, "function"), "name");
 
-	return prep_is(json_object_get(choice, "type"), "function") && json_string_length(name)
+	return json_str_is(json_object_get(choice, "type"), "function") && json_string_length(name)
 		       ? name
 		       : NULL;
 }
@@ -55,7 +49,8 @@ static int prep_check_named(struct prep *p)
 {
 	const json_t *choice = p->params.tool_choice, *name = prep_named(choice);
 	const char *text = json_string_value(name);
-	size_t i;
+	size_t len = json_string_length(name), i;
+	char quoted[JSON_STR_QUOTE_MAX];
 
 	if (!name)
 		return param_fail(&p->error, "tool_choice",
@@ -63,9 +58,9 @@ static int prep_check_named(struct prep *p)
 			"\"function\": {\"name\": ...}}");
 	if (!prep_any_tools(&p->params, name))
 		return param_fail(&p->error, "tool_choice",
-			"tool_choice names the function \"%.60s\", which is not among the tools",
-			text);
-	for (i = 0; i < json_string_length(name); i++)
+			"tool_choice names the function \"%s\", which is not among the tools",
+			json_str_quote(text, len, quoted));
+	for (i = 0; i < len; i++)
 		if (text[i] == '"' || (uint8_t)text[i] < 0x20)
 			return param_fail(&p->error, "tool_choice",
 				"the name in tool_choice holds a quote or a control character, "
@@ -79,9 +74,9 @@ int prep_check_tools(struct prep *p)
 	const json_t *choice = r->tool_choice;
 
 	p->calls = prep_any_tools(r, NULL);
-	if (!choice || prep_is(choice, "auto"))
+	if (!choice || json_str_is(choice, "auto"))
 		return 0;
-	if (prep_is(choice, "none")) {
+	if (json_str_is(choice, "none")) {
 		r->tools = NULL;
 		p->calls = false;
 		return 0;
@@ -90,7 +85,7 @@ int prep_check_tools(struct prep *p)
 		return param_fail(&p->error, "tool_choice",
 			"tool_choice asks for a call, but there "
 			"are no tools");
-	if (!prep_is(choice, "required") && prep_check_named(p))
+	if (!json_str_is(choice, "required") && prep_check_named(p))
 		return -EINVAL;
 	/* the answer begins with the call, so there is no place to think before it */
 	if (p->thinking)

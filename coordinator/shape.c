@@ -57,7 +57,7 @@ static void shape_comma(struct outbuf *list)
 int shape_head(struct job *job)
 {
 	const struct params *r = job_params(job);
-	const char *model = r->model ? r->model : job->task.api->files.name;
+	const char *own = job->task.api->files.name;
 	struct outbuf *b = &job->head;
 	char id[160];
 
@@ -69,7 +69,8 @@ int shape_head(struct job *job)
 		: r->stream ? "chat.completion.chunk"
 			    : "chat.completion",
 		(long long)time(NULL));
-	outbuf_json_string(b, model, strlen(model));
+	outbuf_json_string(b, r->model ? json_string_value(r->model) : own,
+		r->model ? json_string_length(r->model) : strlen(own));
 	return outbuf_ok(b) ? 0 : -ENOMEM;
 }
 

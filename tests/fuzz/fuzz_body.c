@@ -104,7 +104,7 @@ static void check_params(const struct prep *p)
 		r->top_logprobs < 0 || r->top_logprobs > 20 || r->logprobs_n < 0 ||
 		r->logprobs_n > 20)
 		abort();
-	if (r->model && strlen(r->model) > p->in.body_len)
+	if (r->model && json_string_length(r->model) > p->in.body_len)
 		abort();
 	for (size_t i = 0; i < n && (p->in.scope & (S_CHAT | S_TEXT)); i++)
 		if (!prep_stop_text(p, i, &len) || !len || len > PREP_STOP_BYTES_MAX)

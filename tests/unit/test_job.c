@@ -502,12 +502,13 @@ static void test_model_is_echoed_and_ids_returned(void **state)
 	struct engine_seq *s;
 	struct heard h;
 
-	s = start(
-		f, CHAT, "{" USER ",\"model\":\"any \\\"one\\\"\",\"return_token_ids\":true}", &x);
+	s = start(f, CHAT, "{" USER ",\"model\":\"a\\u0000 \\\"b\\\"\",\"return_token_ids\":true}",
+		&x);
 	fix_say(f, s, "ab", 1);
 	fix_eos(s);
 	fix_hear(x, true, &h);
-	assert_string_equal(json_string_value(json_object_get(h.root, "model")), "any \"one\"");
+	assert_int_equal(json_string_length(json_object_get(h.root, "model")), 6);
+	assert_memory_equal(json_string_value(json_object_get(h.root, "model")), "a\0 \"b\"", 6);
 	assert_string_equal(json_string_value(json_object_get(h.root, "id")), "chatcmpl-req-1");
 	assert_string_equal(
 		json_string_value(json_object_get(h.root, "object")), "chat.completion");

@@ -287,6 +287,66 @@ static void test_run_errors_are_one_line_of_utf8(void **state)
 	}
 }
 
+#define SAYS(role, rest) "{\"role\":\"" role "\",\"content\":\"x\"" rest "}"
+#define ASKS             "{\"messages\":[" SAYS("user", "") "]"
+#define CALLS(id)                                                                                  \
+	SAYS("assistant", ",\"tool_calls\":[{\"id\":\"" id "\",\"function\":{\"name\":\"f\"}}]")
+#define TOOL(type, rest) ",\"tools\":[{\"type\":\"" type "\",\"function\":{\"name\":\"f\"}}]" rest
+
+/* A word with U+0000 behind it is another word, and so is an id or a name. */
+static void test_run_strings_do_not_end_at_nul(void **state)
+{
+	static const struct {
+		const char *body, *param, *says;
+	} cases[] = {
+		{ASKS ",\"response_format\":{\"type\":\"text\\u0000x\"}}", "response_format",
+			"must be \"text\""},
+		{ASKS ",\"reasoning_effort\":\"max\\u0000x\"}", "reasoning_effort",
+			"not \"max?x\""},
+		{ASKS TOOL("function", ",\"tool_choice\":\"none\\u0000\"}"), "tool_choice",
+			"tool_choice must be"},
+		{ASKS TOOL("function", ",\"tool_choice\":{\"type\":\"function\",\"function\":"
+				       "{\"name\":\"f\\u0000g\"}}}"),
+			"tool_choice", "\"f?g\", which is not among"},
+		{ASKS TOOL("function\\u0000", "}"), "tools[0]", "type must be 'function'"},
+		{"{\"messages\":[" SAYS("user\\u0000x", "") "]}", "messages[0].role",
+			"'user?x' is none of"},
+		{"{\"messages\":[" SAYS("assistant\\u0000", "") "]}", "messages[0].role",
+			"'assistant?' is none of"},
+		{"{\"messages\":[" SAYS("user", ",\"task\":\"query\\u0000x\"") "]}",
+			"messages[0].task", "must be one of"},
+		{"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\\u0000x\","
+		 "\"text\":\"x\"}]}]}",
+			"messages[0].content[0]", "type 'text?x' is not"},
+		{"{\"messages\":[" CALLS("a\\u0000b") "," SAYS(
+			 "tool", ",\"tool_call_id\":\"a\\u0000c\"") "]}",
+			"messages[0].tool_calls", "must not hold the character U+0000"},
+		{"{\"messages\":[" CALLS("a") "," SAYS(
+			 "tool", ",\"tool_call_id\":\"a\\u0000c\"") "]}",
+			"messages[1].tool_call_id", "'a?c'"},
+		{"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\","
+		 "\"type\":\"function\\u0000\",\"function\":{\"name\":\"f\"}}]}," SAYS(
+			 "tool", ",\"tool_call_id\":\"a\"") "]}",
+			"messages[0].tool_calls[0]", "type must be 'function'"},
+		{"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\","
+		 "\"function\":{\"name\":\"f\\u0000g\"}}]}," SAYS(
+			 "tool", ",\"tool_call_id\":\"a\"") "]}",
+			"messages[0].tool_calls[0]", "'f?g' holds"},
+	};
+	struct prep p;
+	size_t i;
+
+	(void)state;
+	for (i = 0; i < ARRAY_LEN(cases); i++) {
+		run(&p, S_CHAT, cases[i].body, strlen(cases[i].body));
+		if (p.status != 400 || strcmp(p.error.name, cases[i].param) ||
+			!strstr(p.error.err.text, cases[i].says))
+			fail_msg("%s: %d, blames \"%s\", says \"%s\"", cases[i].body, p.status,
+				p.error.name, p.error.err.text);
+		prep_fini(&p);
+	}
+}
+
 /* Only some models have the tokens of tasks: without them the model would read mere text. */
 static void test_run_tokens_the_model_lacks_are_refused(void **state)
 {
@@ -345,6 +405,7 @@ int main(void)
 		cmocka_unit_test(test_run_number_of_answers_is_limited),
 		cmocka_unit_test(test_run_stop_strings_have_a_longest),
 		cmocka_unit_test(test_run_errors_are_one_line_of_utf8),
+		cmocka_unit_test(test_run_strings_do_not_end_at_nul),
 		cmocka_unit_test(test_run_tokens_the_model_lacks_are_refused),
 		cmocka_unit_test(test_run_on_several_threads_at_once),
 	};
