@@ -55,6 +55,20 @@ static int check_fabric(const struct conf_set *set, struct errbuf *err)
 	return 0;
 }
 
+/* A misspelt word is no file; and a path that depends on where heddled was started is one file for
+ * heddled -t by hand and another, in /, for the service. */
+static int check_log(const struct conf_set *set, struct errbuf *err)
+{
+	const char *target = set->conf.log_target;
+
+	if (target[0] == '/' || strcmp(target, "stderr") == 0 || strcmp(target, "syslog") == 0)
+		return 0;
+	return refuse(set, CONF_ROW_log_target, err,
+		"log.target = %.80s: must be stderr, syslog or an absolute path, such as "
+		"/var/log/heddle/heddled.log",
+		target);
+}
+
 /* Keys whose feature does not exist yet must say so instead of being ignored. */
 static int check_not_built(const struct conf_set *set, struct errbuf *err)
 {
@@ -90,6 +104,8 @@ int conf_check(const struct conf_set *set, struct errbuf *err)
 	r = check_listen(set, err);
 	if (r == 0)
 		r = check_fabric(set, err);
+	if (r == 0)
+		r = check_log(set, err);
 	if (r == 0)
 		r = check_not_built(set, err);
 	return r;

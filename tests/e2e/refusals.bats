@@ -141,6 +141,14 @@ conf()
 	conf 78 "$D/heddle.ini exists and is not a socket" listen.socket="$D/heddle.ini"
 }
 
+@test "a log.target that is no absolute path is 78" {
+	for target in heddled.log ./log sysolg ""; do
+		conf 78 "log.target = $target: must be stderr, syslog or an absolute path" log.target="$target"
+	done
+	printf '[log]\ntarget = log\n' >>"$D/heddle.ini"
+	both 78 "heddled: $D/heddle.ini:6: log.target = log: must be" -c "$D/heddle.ini"
+}
+
 @test "a model.name that is no UTF-8 is 78" {
 	conf 78 "model.name: is not valid UTF-8" model.name=$'a\xffb'
 	mkdir "$D/"$'m\xff'
