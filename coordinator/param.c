@@ -122,18 +122,24 @@ static const char *param_type_name(const json_t *v)
 static int param_read_int(
 	const struct param_row *row, const json_t *v, int64_t *ret, struct errbuf *err)
 {
-	/* the doubles that int64 can hold exactly; beyond them 5.0 is no integer any more */
+	/* 2^53: beyond it a double may be the nearest one to another integer that was written */
 	const double exact = 9007199254740992.0;
+	double real = json_real_value(v);
 	int64_t value;
 
 	if (json_is_integer(v))
 		value = json_integer_value(v);
-	else if (json_is_real(v) && fabs(json_real_value(v)) <= exact &&
-		 floor(json_real_value(v)) == json_real_value(v))
-		value = (int64_t)json_real_value(v);
+	else if (json_is_real(v) && fabs(real) <= exact && floor(real) == real)
+		value = (int64_t)real;
+	else if (json_is_real(v) && floor(real) == real && real > (double)row->imin &&
+		 real < (double)row->imax)
+		return err_set(err, -EINVAL, 0,
+			"must be written without . and e where it is beyond 2^53: as %.17g it is "
+			"not exact",
+			real);
 	else if (json_is_real(v))
 		return err_set(err, -EINVAL, 0, "must be an integer from %lld to %lld, not %.17g",
-			(long long)row->imin, (long long)row->imax, json_real_value(v));
+			(long long)row->imin, (long long)row->imax, real);
 	else
 		return err_set(err, -EINVAL, 0, "must be an integer, not %s", param_type_name(v));
 	if (value < row->imin || value > row->imax)

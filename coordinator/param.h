@@ -3,7 +3,7 @@
  * ranges, defaults, which call takes which. Rules across fields are prep.c's. Pure; any thread.
  *
  * Every check ends in a sentence that names the field. Numbers out of range are refused, never
- * moved; null means absent; an integer may be written 5.0.
+ * moved; null means absent; an integer may be written 5.0 or 5e0, up to 2^53 as doubles are exact.
  */
 #ifndef COORDINATOR_PARAM_H
 #define COORDINATOR_PARAM_H

@@ -152,7 +152,16 @@ static void test_read_wrong_types_are_named(void **state)
 		{S_CHAT, "{\"reasoning_effort\":\"non\"}", "reasoning_effort", "none|"},
 		{S_CHAT, "{\"reasoning_effort\":\"none|minimal\"}", "reasoning_effort", "one of"},
 		{S_CHAT, "{\"max_tokens\":1.5}", "max_tokens", "an integer"},
-		{S_CHAT, "{\"seed\":1e17}", "seed", "an integer"},
+		{S_CHAT, "{\"seed\":1e18}", "seed",
+			"written without . and e where it is beyond 2^53: as 1e+18 it is not "
+			"exact"},
+		{S_CHAT, "{\"seed\":-9007199254740994.0}", "seed", "without . and e"},
+		{S_CHAT, "{\"seed\":9223372036854775808}", "seed",
+			"from -9223372036854775808 to 9223372036854775807, not "
+			"9.2233720368547758e+18"},
+		{S_CHAT, "{\"seed\":1e19}", "seed", "to 9223372036854775807, not 1e+19"},
+		{S_CHAT, "{\"seed\":0.5}", "seed", "to 9223372036854775807, not 0.5"},
+		{S_CHAT, "{\"n\":1e18}", "n", "from 1 to 128, not 1e+18"},
 		{S_TEXT, "{\"suffix\":\"x\"}", "suffix", "not supported"},
 		{S_TEXT, "{\"best_of\":2}", "best_of", "not supported"},
 		{S_CHAT, "{\"functions\":[{}]}", "functions", "use tools"},
@@ -179,6 +188,7 @@ static void test_read_accepts_what_changes_nothing(void **state)
 	check_ok(S_TEXT, "{\"suffix\":\"\",\"best_of\":1.0}");
 	check_ok(S_CHAT, "{\"functions\":[],\"function_call\":\"none\"}");
 	check_ok(S_CHAT, "{\"function_call\":\"auto\",\"functions\":null,\"audio\":null}");
+	check_ok(S_CHAT, "{\"seed\":-9007199254740992.0}");
 	check_ok(S_CHAT, "{\"max_tokens\":5.0,\"temperature\":1,\"stream_options\":null}");
 }
 
