@@ -79,12 +79,12 @@ out:
 	return ret;
 }
 
-/* A token id written as an object's key: decimal digits and nothing else. */
+/* A token id written as an object's key: digits alone, in the one way each has. */
 static int64_t prep_key_id(const char *key)
 {
 	int64_t id = 0;
 
-	if (!*key)
+	if (!*key || (key[0] == '0' && key[1]))
 		return -1;
 	for (; *key; key++) {
 		if (*key < '0' || *key > '9' || id > INT32_MAX)
@@ -113,7 +113,9 @@ static int prep_read_bias(struct prep *p)
 		id = prep_key_id(key);
 		if (id < 0 || id >= p->in.vocab)
 			return param_fail(&p->error, "logit_bias",
-				"logit_bias: \"%.20s\" is no token id below %u", key, p->in.vocab);
+				"logit_bias: \"%.20s\" is no token id: a decimal number below %u "
+				"without sign or leading zeros",
+				key, p->in.vocab);
 		bias = json_number_value(v);
 		if (!json_is_number(v) || !(bias >= -100 && bias <= 100))
 			return param_fail(&p->error, "logit_bias",

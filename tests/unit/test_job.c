@@ -59,7 +59,7 @@ static void test_sampling_parameters_reach_the_engine(void **state)
 		"{" USER ",\"temperature\":0.5,\"top_p\":0.75,\"top_k\":9,\"min_p\":0.125,"
 		"\"seed\":-2,\"max_tokens\":7,\"min_tokens\":3,\"frequency_penalty\":0.5,"
 		"\"presence_penalty\":-0.5,\"repetition_penalty\":1.25,\"ignore_eos\":true,"
-		"\"stop_token_ids\":[5,7],\"logit_bias\":{\"17\":-100,\"4000\":2.5},"
+		"\"stop_token_ids\":[5,7],\"logit_bias\":{\"0\":-100,\"4000\":2.5},"
 		"\"logprobs\":true,\"top_logprobs\":20}",
 		&x);
 
@@ -72,7 +72,7 @@ static void test_sampling_parameters_reach_the_engine(void **state)
 	assert_int_equal(s->stop_token_n, 2);
 	assert_true(s->stop_tokens[0] == 5 && s->stop_tokens[1] == 7);
 	assert_int_equal(s->bias_n, 2);
-	assert_true(s->bias[0].token == 17 && s->bias[0].bias == -100.0f);
+	assert_true(s->bias[0].token == 0 && s->bias[0].bias == -100.0f);
 	assert_true(s->bias[1].token == 4000 && s->bias[1].bias == 2.5f);
 	finish(f, x);
 }
@@ -297,6 +297,11 @@ static void test_rules_across_fields_name_one(void **state)
 		{CHAT, "{" USER ",\"logit_bias\":{\"-1\":1}}", "logit_bias", "\"-1\""},
 		{CHAT, "{" USER ",\"logit_bias\":{\"\":1}}", "logit_bias", "token id"},
 		{CHAT, "{" USER ",\"logit_bias\":{\"99999\":1}}", "logit_bias", "99999"},
+		{CHAT, "{" USER ",\"logit_bias\":{\"5\":2,\"05\":1}}", "logit_bias",
+			"\"05\" is no"},
+		{CHAT, "{" USER ",\"logit_bias\":{\"00\":1}}", "logit_bias", "\"00\" is no"},
+		{CHAT, "{" USER ",\"logit_bias\":{\"+5\":1}}", "logit_bias", "\"+5\" is no"},
+		{CHAT, "{" USER ",\"logit_bias\":{\" 5\":1}}", "logit_bias", "\" 5\" is no"},
 		{CHAT, "{" USER ",\"logit_bias\":{\"5\":101}}", "logit_bias", "-100 to 100"},
 		{CHAT, "{" USER ",\"logit_bias\":{\"5\":\"1\"}}", "logit_bias", "number"},
 		{CHAT, "{" USER ",\"response_format\":{\"type\":\"json_object\"}}",
