@@ -156,7 +156,7 @@ static void test_read_wrong_types_are_named(void **state)
 			"written without . and e where it is beyond 2^53: as 1e+18 it is not "
 			"exact"},
 		{S_CHAT, "{\"seed\":-9007199254740994.0}", "seed", "without . and e"},
-		{S_CHAT, "{\"seed\":9223372036854775808}", "seed",
+		{S_CHAT, "{\"seed\":9223372036854775808.0}", "seed",
 			"from -9223372036854775808 to 9223372036854775807, not "
 			"9.2233720368547758e+18"},
 		{S_CHAT, "{\"seed\":1e19}", "seed", "to 9223372036854775807, not 1e+19"},
