@@ -116,6 +116,14 @@ static struct engine_seq *seq_new(struct engine *e, const struct engine_request 
 	return NULL;
 }
 
+bool engine_fit(
+	const struct engine *e, uint64_t prompt_len, uint64_t max_tokens, struct engine_fit *fit)
+{
+	const struct sched_seq q = {.prompt_len = prompt_len, .max_tokens = max_tokens};
+
+	return sched_fit(&e->sched, &q, fit);
+}
+
 int engine_submit(struct engine *e, const struct engine_request *req, struct engine_seq **ret_seq,
 	struct errbuf *err)
 {

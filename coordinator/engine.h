@@ -74,6 +74,20 @@ struct engine_limits {
 };
 struct engine_limits engine_limits(const struct engine *e);
 
+/* The sequences of one request, counted up before the first is submitted. All zero at first. */
+struct engine_fit {
+	uint32_t run, wait; /* so many would run at once and wait if there were no others */
+	uint64_t pages[PAGE__COUNT];
+};
+
+/*
+ * Counts one more sequence, to be submitted after those before it. False, and it is not counted,
+ * when even an engine that has nothing else to do would answer it -EAGAIN: to try again would be in
+ * vain. True as long as there are no workers, since what they hold is not known.
+ */
+bool engine_fit(const struct engine *e, uint64_t prompt_len, uint64_t max_tokens,
+	struct engine_fit *fit) MUST_CHECK;
+
 /*
  * Queues a sequence. Returns 0; -EAGAIN when the queue is full (429); -ESHUTDOWN while draining or
  * when the group is not ready and will not be (503); -E2BIG when prompt_len + max_tokens exceeds

@@ -68,6 +68,44 @@ static bool job_max_tokens(struct job *job, size_t prompt_len, uint64_t context,
 	return false;
 }
 
+/* Nothing to compute: no token is wanted, and no prompt token has one before it to predict it. */
+static bool job_is_idle(const struct job *job, size_t prompt_len, uint64_t max_tokens)
+{
+	return !max_tokens && (!job->logprobs || prompt_len == 1);
+}
+
+/*
+ * Its own answers fit an engine that has nothing else to do: else it would be told again and again
+ * that the queue is full, of itself. Returns false after answering 400.
+ */
+static bool job_check_fits(struct job *job, uint64_t context)
+{
+	const struct prep *p = &job->task.prep;
+	struct engine_fit fit = {0};
+	uint64_t max_tokens = 0;
+	size_t i, len;
+	int64_t k;
+
+	for (i = 0; i < p->prompt_n; i++) {
+		len = p->prompts[i].ids.len;
+		if (!job_max_tokens(job, len, context, &max_tokens))
+			return false;
+		for (k = 0; k < p->params.n && !job_is_idle(job, len, max_tokens); k++) {
+			if (engine_fit(job->task.api->engine, len, max_tokens, &fit))
+				continue;
+			task_fail(&job->task, 400, p->params.n > 1 ? "n" : "prompt",
+				"invalid_value",
+				"n = %lld and %zu prompt%s ask for %zu answers, but of these only "
+				"%u can run at once and %u wait (schedule.queue): ask for fewer, "
+				"or for shorter ones (max_tokens)",
+				(long long)p->params.n, p->prompt_n, p->prompt_n == 1 ? "" : "s",
+				p->prompt_n * (size_t)p->params.n, fit.run, fit.wait);
+			return false;
+		}
+	}
+	return true;
+}
+
 static int job_submit(struct choice *c, uint64_t max_tokens, struct errbuf *err)
 {
 	struct job *job = c->job;
@@ -150,12 +188,6 @@ static int job_make_choices(struct job *job)
 	return shape_head(job);
 }
 
-/* Nothing to compute: no token is wanted, and no prompt token has one before it to predict it. */
-static bool choice_is_idle(const struct choice *c, uint64_t max_tokens)
-{
-	return !max_tokens && (!c->job->logprobs || choice_prompt(c)->ids.len == 1);
-}
-
 static void job_run(struct job *job, uint64_t context)
 {
 	struct errbuf err = {0};
@@ -164,9 +196,8 @@ static void job_run(struct job *job, uint64_t context)
 	size_t i, n;
 	int ret;
 
-	for (i = 0; i < job->task.prep.prompt_n; i++)
-		if (!job_max_tokens(job, job->task.prep.prompts[i].ids.len, context, &max_tokens))
-			return;
+	if (!job_check_fits(job, context))
+		return;
 	if (job_make_choices(job)) {
 		task_fail(&job->task, 500, NULL, "internal_error", "out of memory");
 		return;
@@ -183,7 +214,7 @@ static void job_run(struct job *job, uint64_t context)
 		c = &job->choices[i];
 		if (!job_max_tokens(job, choice_prompt(c)->ids.len, context, &max_tokens))
 			return;
-		c->done = choice_is_idle(c, max_tokens);
+		c->done = job_is_idle(job, choice_prompt(c)->ids.len, max_tokens);
 		ret = c->done ? 0 : job_submit(c, max_tokens, &err);
 		if (ret) {
 			job_submit_failed(job, ret, err.text);

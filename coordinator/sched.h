@@ -183,6 +183,13 @@ void sched_close(struct sched *s, void (*lost)(void *user, struct sched_seq *seq
 uint64_t sched_max_positions(const struct sched *s);
 
 /*
+ * Would it be accepted, by a scheduler with nothing in it but those counted in *fit, which came
+ * before it? See engine_fit(). Of the sequence it reads prompt_len and max_tokens.
+ */
+bool sched_fit(
+	const struct sched *s, const struct sched_seq *seq, struct engine_fit *fit) MUST_CHECK;
+
+/*
  * Joins the queue (and leaves it at once when it can run). 0; -EAGAIN when the queue is full;
  * -E2BIG with err when the pools or a message could never hold it (looked at while open only).
  */

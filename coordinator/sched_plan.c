@@ -154,6 +154,40 @@ static bool admit_one(struct sched *s, struct sched_seq *q, mono_ns_t now)
 	return true;
 }
 
+/* Could it run besides these? As admit_one() finds it while nothing else has pages. */
+static bool fits_beside(
+	const struct sched *s, const struct sched_seq *q, const struct engine_fit *fit)
+{
+	uint64_t positions = sched_positions(q);
+	int c;
+
+	if (fit->run >= s->config.max_sequences)
+		return false;
+	for (c = 0; c < PAGE__COUNT; c++)
+		if (initial_promise(s, c, positions) + fit->pages[c] > s->pages.cls[c].count)
+			return false;
+	return true;
+}
+
+bool sched_fit(const struct sched *s, const struct sched_seq *q, struct engine_fit *fit)
+{
+	int c;
+
+	if (!s->open)
+		return true;
+	/* none overtakes: once one waits, so do all after it */
+	if (fit->wait > 0 || !fits_beside(s, q, fit)) {
+		if (fit->wait >= s->queue.limit)
+			return false;
+		fit->wait++;
+		return true;
+	}
+	fit->run++;
+	for (c = 0; c < PAGE__COUNT; c++)
+		fit->pages[c] += initial_promise(s, c, sched_positions(q));
+	return true;
+}
+
 void sched_admit(struct sched *s, mono_ns_t now)
 {
 	struct queue_item *item;

@@ -57,6 +57,17 @@ class Busy(unittest.TestCase):
         self.assertEqual(self.waited, 1)
         wait_until_idle()
 
+    def test_what_fills_the_queue_by_itself_is_not_told_to_come_back(self):
+        wait_until_idle()
+        for parameters, param in (({"prompt": "Hello", "n": 3}, "n"), ({"prompt": ["a", "b", "c"]}, "prompt")):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.client.completions.create(model=MODEL, max_tokens=1, **parameters)
+            self.assertEqual(caught.exception.param, param)
+            for said in ("ask for 3 answers", "1 can run", "1 wait", "schedule.queue"):
+                self.assertIn(said, caught.exception.message)
+        answer = self.client.completions.create(model=MODEL, prompt="Hello", n=2, max_tokens=1)
+        self.assertEqual(len(answer.choices), 2)
+
     def wait(self):
         """Its turn comes when the first one goes."""
         answer = self.client.completions.create(model=MODEL, prompt="Hello", max_tokens=1)

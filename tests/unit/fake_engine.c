@@ -90,6 +90,19 @@ static void *copy(const void *from, size_t bytes)
 	return to;
 }
 
+bool engine_fit(
+	const struct engine *e, uint64_t prompt_len, uint64_t max_tokens, struct engine_fit *fit)
+{
+	assert_true(prompt_len >= 1 && prompt_len + max_tokens <= e->limits.max_context);
+	if (fit->run + fit->wait == e->fit_run + e->fit_wait && e->fit_run)
+		return false;
+	if (fit->run == e->fit_run && e->fit_run)
+		fit->wait++;
+	else
+		fit->run++;
+	return true;
+}
+
 int engine_submit(struct engine *e, const struct engine_request *req, struct engine_seq **ret_seq,
 	struct errbuf *err)
 {

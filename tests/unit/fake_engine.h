@@ -35,9 +35,10 @@ struct engine_seq {
 struct engine {
 	struct engine_limits limits;
 	enum engine_health health;
-	const char *reason; /* engine_reason(); NULL: as it needs be */
-	int refuse;         /* engine_submit() returns this, ... */
-	size_t refuse_at;   /* ... from the submission of this number on, counted from 0 */
+	const char *reason;         /* engine_reason(); NULL: as it needs be */
+	int refuse;                 /* engine_submit() returns this, ... */
+	size_t refuse_at;           /* ... from the submission of this number on, counted from 0 */
+	uint32_t fit_run, fit_wait; /* engine_fit() takes so many; both 0: any number */
 	size_t submitted;
 	struct engine_seq *seqs; /* newest first, kept until the engine is freed */
 	struct engine_seq **tail;

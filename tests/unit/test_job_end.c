@@ -42,6 +42,31 @@ static void test_gone_client_cancels_all_in_every_phase(void **state)
 	assert_int_equal(f->api->metrics.requests_aborted, 8);
 }
 
+/* What would fill the queue by itself gets no 429, which asks to come again. */
+static void test_more_answers_than_ever_fit_are_400(void **state)
+{
+	struct fix *f = *state;
+	struct http_exchange *x;
+
+	f->engine->fit_run = 1;
+	f->engine->fit_wait = 2;
+	fix_refused(f, CHAT, "{" USER ",\"n\":4,\"stream\":true}", 400, "n",
+		"n = 4 and 1 prompt ask for 4 answers, but of these only 1 can run at once and 2 "
+		"wait (schedule.queue)");
+	fix_refused(f, TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2}", 400, "n",
+		"n = 2 and 2 prompts ask for 4 answers");
+	fix_refused(f, TEXT, "{\"prompt\":[\"a\",\"b\",\"c\",\"d\"]}", 400, "prompt",
+		"n = 1 and 4 prompts ask for 4 answers");
+	x = fix_post(f, TEXT, "{\"prompt\":[\"a\",\"b\",\"c\"]}");
+	assert_int_equal(fake_engine_live(f->engine), 3);
+	fake_exchange_gone(x);
+	fake_exchange_free(x);
+	/* an echo alone is no work for the engine */
+	x = fix_post(f, TEXT, "{\"prompt\":\"a\",\"n\":9,\"echo\":true,\"max_tokens\":0}");
+	assert_int_equal(x->status, 200);
+	fake_exchange_free(x);
+}
+
 static void test_gone_while_read_is_noticed_after(void **state)
 {
 	size_t len = 20000;
@@ -316,6 +341,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, fix_setup, fix_teardown)
 		T(test_gone_client_cancels_all_in_every_phase),
+		T(test_more_answers_than_ever_fit_are_400),
 		T(test_gone_while_read_is_noticed_after),
 		T(test_failure_before_the_first_byte_has_a_status),
 		T(test_failure_later_is_one_event_without_done),

@@ -249,6 +249,44 @@ static void test_submit_full_queue_returns_eagain(void **state)
 	world_fini(&w);
 }
 
+/* What sched_fit() says of an idle scheduler is what sched_submit() does to it. */
+static void test_fit_says_how_many_an_idle_scheduler_takes(void **state)
+{
+	struct sim_rng rng = {sim_seed("test_sched") | 1};
+	uint64_t by_pages = 0, by_slots = 0;
+	int round;
+
+	(void)state;
+	for (round = 0; round < 300; round++) {
+		struct sched_config config = usual;
+		struct engine_fit fit = {0};
+		struct client *c = NULL;
+		struct world w;
+		uint32_t limit = 1 + sim_rand(&rng, 12), longest = 1 + sim_rand(&rng, 12000);
+		bool fits = true;
+
+		config.max_sequences = 1 + sim_rand(&rng, 12);
+		world_init(&w, &config, 5, limit);
+		while (fits) {
+			c = add_client(&w, 1 + sim_rand(&rng, longest), 1 + sim_rand(&rng, 90));
+			fits = sched_fit(&w.s, &c->q, &fit);
+			if ((submit(&w, c) == 0) != fits)
+				fail_msg("sequence %u of round %d", fit.run + fit.wait, round);
+		}
+		assert_int_equal(fit.wait, limit);
+		assert_int_equal(sched_waiting(&w.s), limit);
+		assert_int_equal(sched_running(&w.s), fit.run);
+		by_slots += fit.run == config.max_sequences;
+		by_pages += fit.run < config.max_sequences;
+		for (c = w.all; c; c = c->next) {
+			sched_cancel(&w.s, &c->q);
+			end_client(c, END_CANCELLED);
+		}
+		world_fini(&w);
+	}
+	assert_true(by_slots > 10 && by_pages > 10);
+}
+
 static void test_submit_larger_than_the_pools_returns_e2big(void **state)
 {
 	struct sched_config config = usual;
@@ -435,6 +473,7 @@ int main(void)
 		cmocka_unit_test(test_cancel_frees_slot_and_pages_within_one_step),
 		cmocka_unit_test(test_head_of_the_line_is_not_overtaken),
 		cmocka_unit_test(test_submit_full_queue_returns_eagain),
+		cmocka_unit_test(test_fit_says_how_many_an_idle_scheduler_takes),
 		cmocka_unit_test(test_submit_larger_than_the_pools_returns_e2big),
 		cmocka_unit_test(test_expiry_answers_503_and_says_when_to_come_back),
 		cmocka_unit_test(test_result_that_answers_wrongly_is_refused_whole),
