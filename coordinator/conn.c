@@ -135,6 +135,8 @@ static void refuse(struct http_conn *c)
 	c->close_after = true;
 	if (c->server->ops.on_refused)
 		c->server->ops.on_refused(c->server->ops.user, p->status);
+	if (p->status == 503)
+		(void)!http_add_header(&c->x, "retry-after", "5"); /* as the API's own */
 	http_respond_error(&c->x, p->status,
 		p->status < 500 ? "invalid_request_error" : "server_error", NULL, p->code, "%s",
 		p->message);
@@ -195,6 +197,14 @@ static void on_sent(struct stream *out, int res, bool idle)
 	}
 }
 
+void conn_refuse_part(struct http_conn *c, int status, const char *code, const char *message)
+{
+	if (c->state != CONN_READING)
+		return;
+	http_parse_refuse(&c->parse, status, code, "%s", message);
+	refuse(c);
+}
+
 static void on_deadline(struct loop_timer *t, void *user)
 {
 	struct http_conn *c = user;
@@ -207,11 +217,10 @@ static void on_deadline(struct loop_timer *t, void *user)
 		conn_close(c);
 		return;
 	}
-	http_parse_refuse(&c->parse, 408, "request_timeout",
+	conn_refuse_part(c, 408, "request_timeout",
 		c->parse.state == HTTP_PARSE_BODY
 			? "the body of the request paused for longer than api.header_timeout"
 			: "the head of the request took longer than api.header_timeout");
-	refuse(c);
 }
 
 static void on_poll(struct loop_event *ev, int res, bool more)

@@ -125,6 +125,8 @@ void conn_service(struct http_conn *c);
 void conn_touch(struct http_conn *c);
 /* Ends it without a word. */
 void conn_close(struct http_conn *c);
+/* A request that has come in part is answered so, and the connection closes. */
+void conn_refuse_part(struct http_conn *c, int status, const char *code, const char *message);
 /* Frees it now; the loop is settled. */
 void conn_destroy(struct http_conn *c);
 /* Keeps the server's count of body bytes in memory, after the parser's buffer has changed. */

@@ -178,6 +178,12 @@ void http_server_drain(struct http_server *s, void (*on_idle)(void *user), void 
 	loop_again(s->loop); /* on_idle comes from the hook even when there is nobody */
 }
 
+void http_server_refuse_parts(struct http_server *s, const char *code, const char *message)
+{
+	for (struct http_conn *c = s->conns; c; c = c->next)
+		conn_refuse_part(c, 503, code, message);
+}
+
 struct http_server *http_server_free(struct http_server *s)
 {
 	struct http_listener *l;

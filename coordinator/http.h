@@ -108,7 +108,7 @@ struct http_server_ops {
 /*
  * A server over listening sockets (coordinator/listen.h). It owns its connections, not the sockets.
  * http_server_drain() stops accepting and closes idle connections; `on_idle` fires when none is
- * left.
+ * left. http_server_refuse_parts() ends waiting for requests that have come in part: each gets 503.
  *
  * http_server_free(): after loop_run() has returned for good, before or after loop_settle(); cuts
  * the connections that are left, without calling on_gone.
@@ -118,6 +118,7 @@ int http_server_new(struct loop *loop, const struct http_limits *limits,
 int http_server_add_listener(struct http_server *s, int listen_fd, bool is_unix) MUST_CHECK;
 void http_server_set_limits(struct http_server *s, const struct http_limits *limits);
 void http_server_drain(struct http_server *s, void (*on_idle)(void *user), void *user);
+void http_server_refuse_parts(struct http_server *s, const char *code, const char *message);
 uint32_t http_server_connections(const struct http_server *s);
 struct http_server *http_server_free(struct http_server *s);
 

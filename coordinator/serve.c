@@ -100,6 +100,7 @@ static void on_drain_timer(struct loop_timer *t, void *user)
 		log_warn("%u requests are not finished after api.drain_seconds: ending them",
 			api_running(s->api));
 	api_abort_all(s->api, "the server is shutting down");
+	http_server_refuse_parts(s->http, "unavailable", "the server is shutting down");
 	stop_engine(s);
 }
 

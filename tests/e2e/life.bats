@@ -206,6 +206,23 @@ export HEDDLE_WORKER=$HEDDLE_BUILDDIR/fake-worker
 	left 0
 }
 
+@test "a body that is still coming when api.drain_seconds end gets 503" {
+	daemon_start -s api.drain_seconds=300ms
+	mkfifo "$D/body"
+	curl -sv -o "$D/asked" -w '%{http_code}' --unix-socket "$SOCKET" -H 'content-type: application/json' \
+		-H 'expect: 100-continue' -T - http://heddle/v1/completions -X POST <"$D/body" \
+		>"$D/http" 2>"$D/verbose" 3>&- &
+	exec 4>"$D/body"
+	until_true grep -q '100 Continue' "$D/verbose"
+	kill -TERM "$PID"
+	until_true log_says 'POST /v1/completions 503 '
+	exec 4>&- # curl reads that first, and the answer then
+	until_true test -s "$D/http"
+	same "$(cat "$D/http")" 503
+	grep -q 'shutting down' "$D/asked"
+	left 0
+}
+
 @test "a second SIGTERM stops at once" {
 	FAKE_STEP_MS=40 daemon_start -s fabric.workers=2
 	ask_behind 20000
