@@ -4,8 +4,8 @@
  * text without control characters comes out as it was. For people and log readers only: a backslash
  * of the text's own is not told from one put here. Pure; any thread.
  *
- * Both functions write a terminated string, cut where out is full, never inside a character or an
- * escape, and return its length. cap is at least 1.
+ * What writes into out ends it with NUL, cuts where out is full, never inside a character or an
+ * escape, and returns the length. cap is at least 1.
  */
 #ifndef SHM_ESCAPE_H
 #define SHM_ESCAPE_H
