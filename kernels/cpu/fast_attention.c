@@ -154,26 +154,6 @@ static void scores(const struct kern_attention_args *a, const float *q, uint32_t
 
 #ifdef __AVX512F__
 
-/* Largest lane of each of 16 vectors without NaN, placed as sums_of_16() has it. */
-static __m512 maxima_of_16(const __m512 a[16])
-{
-	__m512 x[8], y[4], z[2];
-
-#pragma GCC unroll 8
-	for (int i = 0; i < 8; i++)
-		x[i] = _mm512_max_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
-			_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee));
-#pragma GCC unroll 4
-	for (int i = 0; i < 4; i++)
-		y[i] = _mm512_max_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
-			_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
-	for (int i = 0; i < 2; i++)
-		z[i] = _mm512_max_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
-			_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
-	return _mm512_max_ps(
-		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
-}
-
 /* Sixteen heads, or fewer, side by side: one's chain of operations is longer than its work. */
 static void weigh_16(struct lane *l, uint32_t h0, uint32_t heads, uint32_t n)
 {
@@ -198,7 +178,7 @@ static void weigh_16(struct lane *l, uint32_t h0, uint32_t heads, uint32_t n)
 		lanes[place[h]] = top;
 	}
 	was = v16_load_n(l->max + h0, heads);
-	max = v16_max(maxima_of_16(lanes), was);
+	max = v16_max(fold_16(FOLD_MAX, lanes, QUADS_IN_ORDER), was);
 	shrink = _mm512_mask_mov_ps(
 		v16_exp(v16_sub(was, max)), _mm512_cmp_ps_mask(was, max, _CMP_EQ_OQ), v16_set1(1));
 	v16_store_n(l->max + h0, max, heads);

@@ -58,30 +58,42 @@ struct lane {
  * few heads have them. */
 enum quads { QUADS_IN_ORDER, QUADS_0213 };
 
+enum fold { FOLD_ADD, FOLD_MAX };
+
+VEC_INLINE __m512 fold_2(enum fold fold, __m512 a, __m512 b)
+{
+	return fold == FOLD_ADD ? _mm512_add_ps(a, b) : _mm512_max_ps(a, b);
+}
+
 /*
- * kern_sum16() of 16 vectors at once: lane 4 b + i of the result is the sum of a[4 i + b]. Halves
- * are added onto halves exactly as for one vector.
+ * The lanes of 16 vectors at once: lane 4 b + i of the result is the sum of a[4 i + b], as
+ * kern_sum16() adds halves onto halves, or the greatest of them (without NaN). Both constants.
  */
-VEC_INLINE __m512 sums_of_16(const __m512 a[16], enum quads quads)
+VEC_INLINE __m512 fold_16(enum fold fold, const __m512 a[16], enum quads quads)
 {
 	__m512 x[8], y[4], z[2];
 
 #pragma GCC unroll 8
 	for (int i = 0; i < 8; i++)
 		x[i] = quads == QUADS_IN_ORDER
-			       ? _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
+			       ? fold_2(fold, _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x44),
 					 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xee))
-			       : _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+			       : fold_2(fold, _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
 					 _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xdd));
 #pragma GCC unroll 4
 	for (int i = 0; i < 4; i++)
-		y[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
+		y[i] = fold_2(fold, _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
 			_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
 	for (int i = 0; i < 2; i++)
-		z[i] = _mm512_add_ps(_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
+		z[i] = fold_2(fold, _mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44),
 			_mm512_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee));
-	return _mm512_add_ps(
-		_mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
+	return fold_2(
+		fold, _mm512_shuffle_ps(z[0], z[1], 0x88), _mm512_shuffle_ps(z[0], z[1], 0xdd));
+}
+
+VEC_INLINE __m512 sums_of_16(const __m512 a[16], enum quads quads)
+{
+	return fold_16(FOLD_ADD, a, quads);
 }
 
 #endif
