@@ -181,7 +181,7 @@ void api_error(struct http_exchange *x, int status, const char *param, const cha
 	va_end(ap);
 	/* a full queue moves within seconds; a group of workers needs some more to come back */
 	if (status == 429 || status == 503)
-		(void)!http_add_header(x, "retry-after", status == 429 ? "1" : "5");
+		(void)!http_add_header(x, "retry-after", status == 429 ? "1" : HTTP_RETRY_503);
 	http_respond_error(x, status, api_error_type(status), param, code, "%s", text);
 }
 

@@ -60,4 +60,8 @@ const char *chat_lacks(const struct tokenizer *tok, const struct chat_prompt *p)
 
 void chat_prompt_free(struct chat_prompt *p);
 
+/* Can the model's calls carry this name of a function or parameter? DSML has no escape, so one that
+ * would end its own attribute cannot be written. */
+bool chat_name_fits(const char *name, size_t len);
+
 #endif

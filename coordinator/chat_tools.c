@@ -140,18 +140,24 @@ int chat_put_format(struct chat *c, const json_t *format, struct json_slice raw,
 	return r;
 }
 
-/* DSML has no escape, so a name that would end its own attribute cannot be written. */
+bool chat_name_fits(const char *name, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (name[i] == '"' || (unsigned char)name[i] < 0x20)
+			return false;
+	return true;
+}
+
 static int check_name(struct chat *c, const char *name, size_t len, const char *param)
 {
 	char quoted[JSON_STR_QUOTE_MAX];
 
-	for (size_t i = 0; i < len; i++)
-		if (name[i] == '"' || (unsigned char)name[i] < 0x20)
-			return chat_bad(c, param,
-				"the name '%s' holds a quote or a control character, which the "
-				"model's call format cannot carry",
-				json_str_quote(name, len, quoted));
-	return 0;
+	if (chat_name_fits(name, len))
+		return 0;
+	return chat_bad(c, param,
+		"the name '%s' holds a quote or a control character, which the model's call format "
+		"cannot carry",
+		json_str_quote(name, len, quoted));
 }
 
 static void put_dsml(struct chat *c, const char *head, const char *tail)

@@ -136,7 +136,7 @@ static void refuse(struct http_conn *c)
 	if (c->server->ops.on_refused)
 		c->server->ops.on_refused(c->server->ops.user, p->status);
 	if (p->status == 503)
-		(void)!http_add_header(&c->x, "retry-after", "5"); /* as the API's own */
+		(void)!http_add_header(&c->x, "retry-after", HTTP_RETRY_503);
 	http_respond_error(&c->x, p->status,
 		p->status < 500 ? "invalid_request_error" : "server_error", NULL, p->code, "%s",
 		p->message);

@@ -50,6 +50,8 @@ struct http_request {
 	const char *peer; /* for the log: "unix pid 4711 uid 1000" or "127.0.0.1:4711" */
 };
 
+#define HTTP_RETRY_503 "5" /* seconds, in the retry-after of every 503 */
+
 const char *http_header_get(const struct http_request *req, const char *lower_name);
 const struct http_request *http_request(const struct http_exchange *x);
 /* Frees the body once the handler has taken what it needs, long before a long answer is over. */

@@ -89,18 +89,14 @@ static int send_text(const struct notify *n, const char *fmt, ...)
 	return 1;
 }
 
-/* A newline would begin another variable; and systemd refuses what is no UTF-8. */
-static const char *one_line(char *out, size_t cap, const char *in)
-{
-	(void)escape_line(out, cap, in);
-	return out;
-}
-
+/* STATUS is escaped: a newline would begin another variable; and systemd refuses what is no UTF-8.
+ */
 int notify_ready(const struct notify *n, const char *status)
 {
 	char line[768];
 
-	return send_text(n, "READY=1\nSTATUS=%s\n", one_line(line, sizeof(line), status));
+	(void)escape_line(line, sizeof(line), status);
+	return send_text(n, "READY=1\nSTATUS=%s\n", line);
 }
 
 int notify_status(const struct notify *n, const char *fmt, ...)
@@ -111,7 +107,8 @@ int notify_status(const struct notify *n, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	return send_text(n, "STATUS=%s\n", one_line(line, sizeof(line), text));
+	(void)escape_line(line, sizeof(line), text);
+	return send_text(n, "STATUS=%s\n", line);
 }
 
 int notify_reloading(const struct notify *n)
@@ -124,7 +121,8 @@ int notify_stopping(const struct notify *n, const char *status)
 {
 	char line[768];
 
-	return send_text(n, "STOPPING=1\nSTATUS=%s\n", one_line(line, sizeof(line), status));
+	(void)escape_line(line, sizeof(line), status);
+	return send_text(n, "STOPPING=1\nSTATUS=%s\n", line);
 }
 
 int notify_watchdog(const struct notify *n)

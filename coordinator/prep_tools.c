@@ -1,4 +1,5 @@
 /* tool_choice: which tools the model sees, and whether it has to call one. */
+#include "coordinator/chat.h"
 #include "coordinator/json_str.h"
 #include "coordinator/prep.h"
 
@@ -49,7 +50,7 @@ static int prep_check_named(struct prep *p)
 {
 	const json_t *choice = p->params.tool_choice, *name = prep_named(choice);
 	const char *text = json_string_value(name);
-	size_t len = json_string_length(name), i;
+	size_t len = json_string_length(name);
 	char quoted[JSON_STR_QUOTE_MAX];
 
 	if (!name)
@@ -60,11 +61,10 @@ static int prep_check_named(struct prep *p)
 		return param_fail(&p->error, "tool_choice",
 			"tool_choice names the function \"%s\", which is not among the tools",
 			json_str_quote(text, len, quoted));
-	for (i = 0; i < len; i++)
-		if (text[i] == '"' || (uint8_t)text[i] < 0x20)
-			return param_fail(&p->error, "tool_choice",
-				"the name in tool_choice holds a quote or a control character, "
-				"which the model's call format cannot carry");
+	if (!chat_name_fits(text, len))
+		return param_fail(&p->error, "tool_choice",
+			"the name in tool_choice holds a quote or a control character, "
+			"which the model's call format cannot carry");
 	return 0;
 }
 
