@@ -11,9 +11,8 @@ import os
 import signal
 import socket
 import threading
-import time
 
-from clients_known import HELLO, KNOWN, UnixConnection, call, wait_until_idle
+from clients_known import HELLO, KNOWN, UnixConnection, call, wait_until, wait_until_idle
 
 PATIENCE = 180
 WITNESS = {"prompt": HELLO.prompt_ids, "temperature": 0, "ignore_eos": True, "logprobs": 1, "stream": True,
@@ -41,13 +40,7 @@ class Client:
 
 
 def status_when(what, condition):
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        status = call("GET", "/status")[2]
-        if condition(status["scheduler"], status["queue"]):
-            return status
-        assert time.monotonic() < deadline, f"never {what}: {status['scheduler']} {status['queue']}"
-        time.sleep(0.02)  # between two looks
+    return wait_until(lambda status: condition(status["scheduler"], status["queue"]), what, PATIENCE)
 
 
 def metric(name):
@@ -101,10 +94,7 @@ def frees(act, what):
         os.kill(pid, signal.SIGSTOP)
     try:
         act()
-        deadline = time.monotonic() + PATIENCE
-        while aborted() == gone:
-            assert time.monotonic() < deadline, f"{what}: not noticed while the workers stand still"
-            time.sleep(0.02)  # between two looks
+        wait_until(lambda _: aborted() != gone, f"noticed while the workers stand still: {what}", PATIENCE)
         known = call("GET", "/status")[2]["scheduler"]
         taken = metric("heddle_computed_prompt_tokens_total")
     finally:

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+import time
 
 SOURCE = os.environ["HEDDLE_SRCDIR"]
 MODEL = f"{SOURCE}/models/heddle-mini"
@@ -63,13 +64,21 @@ def call(method, path, body=None, headers=None):
     return answer.status, answer.headers, text
 
 
-def wait_until_idle():
-    """Until nothing runs and nothing waits; what a client left behind would show."""
-    import time
-    deadline = time.monotonic() + 180
+def wait_until(condition, what="came true", patience=180):
+    """The first /status of which the condition holds."""
+    deadline = time.monotonic() + patience
     while True:
         status = call("GET", "/status")[2]
-        if status["scheduler"]["running"] == 0 and status["queue"]["waiting"] == 0:
+        if condition(status):
             return status
-        assert time.monotonic() < deadline, f"sequences are left: {status['scheduler']}"
-        time.sleep(0.1)  # between two looks
+        assert time.monotonic() < deadline, f"never {what}: {status['scheduler']} {status['queue']}"
+        time.sleep(0.02)  # between two looks
+
+
+def is_idle(status):
+    return status["scheduler"]["running"] == 0 and status["queue"]["waiting"] == 0
+
+
+def wait_until_idle():
+    """Until nothing runs and nothing waits; what a client left behind would show."""
+    return wait_until(is_idle, "idle")

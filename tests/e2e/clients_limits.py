@@ -6,10 +6,9 @@ $SOCKET, $TCP"""
 import json
 import os
 import socket
-import time
 import unittest
 
-from clients_known import HELLO, call
+from clients_known import HELLO, call, wait_until, wait_until_idle
 
 PATIENCE = 180
 ENDLESS = {"prompt": "Hello", "ignore_eos": True, "max_tokens": 60000, "stream": True}
@@ -54,14 +53,8 @@ def metric(name):
 
 
 class Limits(unittest.TestCase):
-    def until(self, condition):
-        deadline = time.monotonic() + PATIENCE
-        while not condition(call("GET", "/status")[2]):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)  # between two looks
-
     def tearDown(self):
-        self.until(lambda s: s["scheduler"]["running"] == 0 and s["queue"]["waiting"] == 0)
+        wait_until_idle()
         status, _, answer = call("POST", "/v1/completions",
                                  {"prompt": HELLO.prompt_ids, "temperature": 0, "max_tokens": 30})
         self.assertEqual((status, answer["choices"][0]["text"]), (200, HELLO.answer))
@@ -107,7 +100,7 @@ class Limits(unittest.TestCase):
     def test_a_client_that_does_not_read_is_dropped(self):
         before = metric('heddle_requests_total{outcome="aborted"}')
         s = send(ENDLESS | {"logprobs": 20})
-        self.until(lambda status: metric('heddle_requests_total{outcome="aborted"}') == before + 1)
+        wait_until(lambda status: metric('heddle_requests_total{outcome="aborted"}') == before + 1)
         s.close()
 
 

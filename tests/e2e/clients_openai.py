@@ -19,6 +19,12 @@ WEATHER = {"type": "function", "function": {
     "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}}}
 
 
+def unix_client():
+    transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
+    return OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
+                  http_client=DefaultHttpxClient(transport=transport))
+
+
 def strictly(kind, answer):
     """The package takes any JSON; this takes only what its own types allow."""
     kind.model_validate(answer.to_dict(), strict=False)
@@ -251,9 +257,7 @@ class Unix(Cases, unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
-        cls.client = OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
-                            http_client=DefaultHttpxClient(transport=transport))
+        cls.client = unix_client()
         cls.addClassCleanup(cls.client.close)
 
 

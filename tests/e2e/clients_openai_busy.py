@@ -1,17 +1,13 @@
 #!/usr/bin/env python3
 """The openai package and a full queue: RateLimitError, with the time after which its own retry succeeds. The
 daemon runs one sequence and lets one wait (clients_limits.bats)."""
-import os
 import threading
-import time
 import unittest
 
-import httpx2
 import openai
-from openai import DefaultHttpxClient, OpenAI
 
-from clients_known import HELLO, call, wait_until_idle
-from clients_openai import MODEL
+from clients_known import HELLO, call, wait_until, wait_until_idle
+from clients_openai import MODEL, unix_client
 
 ENDLESS = {"model": MODEL, "prompt": "Hello", "max_tokens": 60000, "stream": True,
            "extra_body": {"ignore_eos": True}}
@@ -19,16 +15,8 @@ ENDLESS = {"model": MODEL, "prompt": "Hello", "max_tokens": 60000, "stream": Tru
 
 class Busy(unittest.TestCase):
     def setUp(self):
-        transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
-        self.client = OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
-                             http_client=DefaultHttpxClient(transport=transport))
+        self.client = unix_client()
         self.addCleanup(self.client.close)
-
-    def until(self, condition):
-        deadline = time.monotonic() + 180
-        while not condition(call("GET", "/status")[2]):
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.02)  # between two looks
 
     def refusals(self):
         return next(int(line.split()[1]) for line in call("GET", "/metrics")[2].splitlines()
@@ -39,7 +27,7 @@ class Busy(unittest.TestCase):
         next(iter(running))
         waiting = threading.Thread(target=self.wait, daemon=True)
         waiting.start()
-        self.until(lambda s: s["queue"]["waiting"] == 1)
+        wait_until(lambda s: s["queue"]["waiting"] == 1)
         with self.assertRaises(openai.RateLimitError) as caught:
             self.ask(self.client)
         self.assertEqual(caught.exception.status_code, 429)
@@ -49,7 +37,7 @@ class Busy(unittest.TestCase):
         patient = threading.Thread(
             target=lambda: answers.append(self.ask(self.client.with_options(max_retries=100))), daemon=True)
         patient.start()
-        self.until(lambda s: self.refusals() > before)
+        wait_until(lambda s: self.refusals() > before)
         running.close()
         patient.join()
         waiting.join()

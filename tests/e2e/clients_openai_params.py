@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
 """Each parameter of a request by its effect, through the openai package, on the bundled model: what it has
 to change, and that without it the answer is another."""
-import os
 import unittest
 
-import httpx2
 import openai
-from openai import DefaultHttpxClient, OpenAI
 
 from clients_known import BOS, END, HELLO, KNOWN, REPEAT, SUM, WHO, call
-from clients_openai import MODEL
+from clients_openai import MODEL, unix_client
 
 THINK, END_THINK = 5, 6  # the last token of a prompt
 MOSES = "And the LORD spake unto Moses,"
@@ -18,9 +15,7 @@ MOSES = "And the LORD spake unto Moses,"
 class Parameters(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
-        cls.client = OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
-                            http_client=DefaultHttpxClient(transport=transport))
+        cls.client = unix_client()
         cls.addClassCleanup(cls.client.close)
 
     def chat(self, known=HELLO, temperature=0, **parameters):

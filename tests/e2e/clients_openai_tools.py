@@ -6,13 +6,12 @@ import json
 import os
 import unittest
 
-import httpx2
 import openai
-from openai import AsyncOpenAI, DefaultHttpxClient, OpenAI
+from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from clients_known import SOURCE, call
-from clients_openai import MODEL, WEATHER, strictly
+from clients_openai import MODEL, WEATHER, strictly, unix_client
 
 NOTE = {"type": "function", "function": {"name": "take_note", "strict": True, "parameters": {
     "type": "object", "additionalProperties": False, "required": ["text", "stars", "tags"],
@@ -60,9 +59,7 @@ ARGUMENTS = [{"place": "Oslo, \"Sentrum\" – 2 < 3"},
 class Tools(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        transport = httpx2.HTTPTransport(uds=os.environ["SOCKET"])
-        cls.client = OpenAI(base_url="http://heddle/v1", api_key="none", max_retries=0,
-                            http_client=DefaultHttpxClient(transport=transport))
+        cls.client = unix_client()
         cls.addClassCleanup(cls.client.close)
 
     def ask(self, messages=ASK, **parameters):
