@@ -13,10 +13,9 @@
 
 enum { SAMPLES = 256, SAMPLE_PAGES = 8 };
 
-/* What a signal handler can only know from here. */
+/* What a signal handler can only know from here. The table it guards is also who holds it. */
 static struct {
-	_Atomic bool taken;
-	struct load_file *files;
+	_Atomic(struct load_file *) files;
 	size_t n, page;
 	struct sigaction old;
 } guard;
@@ -49,27 +48,26 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 static bool guard_files(struct load_file *files, size_t n)
 {
 	struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+	struct load_file *none = NULL;
 
-	if (atomic_exchange(&guard.taken, true))
+	if (!atomic_compare_exchange_strong(&guard.files, &none, files))
 		return false;
 	sigfillset(&action.sa_mask);
-	guard.files = files;
 	guard.n = n;
 	guard.page = (size_t)sysconf(_SC_PAGESIZE);
 	if (sigaction(SIGBUS, &action, &guard.old) == 0)
 		return true;
-	atomic_store(&guard.taken, false);
+	atomic_store(&guard.files, NULL);
 	return false;
 }
 
 static void unguard_files(struct load_file *files)
 {
-	if (!atomic_load(&guard.taken) || guard.files != files)
+	if (atomic_load(&guard.files) != files)
 		return;
 	(void)sigaction(SIGBUS, &guard.old, NULL);
-	guard.files = NULL;
 	guard.n = 0;
-	atomic_store(&guard.taken, false);
+	atomic_store(&guard.files, NULL);
 }
 
 /*
