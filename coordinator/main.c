@@ -161,13 +161,12 @@ static int prepare(struct daemon *d, struct listen_set *sockets, const struct op
 }
 
 /* On stderr for who started us, and in the log, once it is open, for who looks later. */
-static int fail(struct daemon *d, bool log_is_elsewhere, const struct errbuf *err)
+static int fail(bool log_is_elsewhere, const struct errbuf *err)
 {
 	int code = complain(err);
 
 	if (log_is_elsewhere)
 		log_err("%s", err->text);
-	daemon_report(d, code);
 	return code;
 }
 
@@ -193,10 +192,13 @@ static int serve(const struct opts *opts, struct conf_set *set)
 	if (r == 0 && serve_run(s, &err) == 0)
 		log_notice("stopped");
 	else
-		code = fail(&d, elsewhere, &err);
+		code = fail(elsewhere, &err);
 	serve_close(s);
 	listen_close(&sockets);
 	daemon_pidfile_remove(&d);
+	/* The last thing: who hears of a start that failed finds nothing left of it. */
+	if (code)
+		daemon_report(&d, code);
 	return code;
 }
 

@@ -297,6 +297,7 @@ background()
 	same "$(cat "$D/err")" "heddled: fake refusal with code 65"
 	log_says 'fake refusal with code 65'
 	[ ! -e "$D/pid" ]
+	[ ! -e "$SOCKET" ]
 }
 
 @test "SIGHUP takes over what it can, names what it cannot, and keeps the old on an error" {
