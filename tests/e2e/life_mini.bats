@@ -96,6 +96,7 @@ long_prompts()
 
 	# beyond the window and what the indexer's top-k takes whole
 	n=$(awk 'BEGIN { for (i = 0; i < 2300; i++) printf "%s%d", i ? "," : "", 7 + i * 37 % 4000 }')
+	unset D # a directory of its own: it goes with the daemon
 	daemon_start -s fabric.workers=2 -s fabric.progress_timeout=300s
 	greedy
 	for i in 1 2 3 4; do
