@@ -4,25 +4,33 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
+enum { LINE = 64 }; /* of the cache */
+
+/*
+ * A round is one line moved each way: what starts it, and for each worker a line that ends it. What
+ * sleepers write lies elsewhere, where those that spin need not wait for it.
+ */
 struct kern_threads {
-	unsigned n;
-	uint64_t spin_ns;
 	/* written by the caller before it moves `round` on, read by workers after they see it */
+	_Alignas(LINE) atomic_uint round;
+	int stop;
 	void (*f)(void *arg, unsigned i);
 	void *arg;
-	int stop;
-	atomic_uint round;     /* written by the caller: one step up for each run */
-	atomic_uint remaining; /* workers that have not finished this round */
-	atomic_uint sleepers;  /* workers about to wait, or waiting, on `wake` */
-	atomic_uint waiting;   /* the caller is about to wait, or waits, on `finished` */
+
+	_Alignas(LINE) atomic_uint sleepers; /* workers that wait on `wake`, or are about to */
+	atomic_uint waiting;                 /* the caller waits on `finished`, or is about to */
+	unsigned n;
+	uint64_t spin_ns;
 	pthread_mutex_t mutex;
 	pthread_cond_t wake, finished;
 	struct worker {
+		_Alignas(LINE) atomic_uint done; /* the last round it has finished */
+		unsigned i;
 		struct kern_threads *pool;
 		pthread_t thread;
-		unsigned i;
 	} * workers; /* [n], [0] unused */
 };
 
@@ -34,23 +42,25 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Spins until *v differs from (or, with want, equals) x, at most spin_ns. */
+/* Spins until *v differs from (or, with equal, equals) x, at most spin_ns. Most waits are over
+ * before a look at the clock would be. */
 static int spin_until(atomic_uint *v, unsigned x, int equal, uint64_t spin_ns)
 {
-	uint64_t end;
+	uint64_t now, end = 0;
 
 	if ((atomic_load(v) == x) == equal)
 		return 1;
 	if (!spin_ns)
 		return 0;
-	end = now_ns() + spin_ns;
 	do {
 		for (int i = 0; i < 64; i++) {
 			if ((atomic_load(v) == x) == equal)
 				return 1;
 			__builtin_ia32_pause();
 		}
-	} while (now_ns() < end);
+		now = now_ns();
+		end = end ? end : now + spin_ns;
+	} while (now < end);
 	return 0;
 }
 
@@ -78,7 +88,8 @@ static void *worker_main(void *arg)
 		if (p->stop)
 			return NULL;
 		p->f(p->arg, w->i);
-		if (atomic_fetch_sub(&p->remaining, 1) == 1 && atomic_load(&p->waiting)) {
+		atomic_store(&w->done, seen);
+		if (atomic_load(&p->waiting)) {
 			pthread_mutex_lock(&p->mutex);
 			pthread_cond_signal(&p->finished);
 			pthread_mutex_unlock(&p->mutex);
@@ -86,42 +97,52 @@ static void *worker_main(void *arg)
 	}
 }
 
-static void start_round(struct kern_threads *p)
+static unsigned start_round(struct kern_threads *p)
 {
-	atomic_fetch_add(&p->round, 1);
+	unsigned round = atomic_fetch_add(&p->round, 1) + 1;
+
 	if (atomic_load(&p->sleepers)) {
 		pthread_mutex_lock(&p->mutex);
 		pthread_cond_broadcast(&p->wake);
 		pthread_mutex_unlock(&p->mutex);
 	}
+	return round;
+}
+
+/* Waits for a worker to finish this round; sleeps as worker_main() does, the other way round. */
+static void wait_done(struct kern_threads *p, struct worker *w, unsigned round)
+{
+	if (spin_until(&w->done, round, 1, p->spin_ns))
+		return;
+	pthread_mutex_lock(&p->mutex);
+	atomic_store(&p->waiting, 1);
+	while (atomic_load(&w->done) != round)
+		pthread_cond_wait(&p->finished, &p->mutex);
+	atomic_store(&p->waiting, 0);
+	pthread_mutex_unlock(&p->mutex);
 }
 
 void kern_threads_run(struct kern_threads *p, void (*f)(void *arg, unsigned i), void *arg)
 {
+	unsigned round;
+
 	if (p->n == 1) {
 		f(arg, 0);
 		return;
 	}
 	p->f = f;
 	p->arg = arg;
-	atomic_store(&p->remaining, p->n - 1);
-	start_round(p);
+	round = start_round(p);
 	f(arg, 0);
-	if (spin_until(&p->remaining, 0, 1, p->spin_ns))
-		return;
-	pthread_mutex_lock(&p->mutex);
-	atomic_store(&p->waiting, 1);
-	while (atomic_load(&p->remaining))
-		pthread_cond_wait(&p->finished, &p->mutex);
-	atomic_store(&p->waiting, 0);
-	pthread_mutex_unlock(&p->mutex);
+	for (unsigned i = 1; i < p->n; i++)
+		wait_done(p, &p->workers[i], round);
 }
 
 /* Ends the threads 1 .. started and frees the pool. */
 static void stop_threads(struct kern_threads *p, unsigned started)
 {
 	p->stop = 1;
-	start_round(p);
+	(void)start_round(p);
 	for (unsigned i = 1; i <= started; i++)
 		pthread_join(p->workers[i].thread, NULL);
 	pthread_cond_destroy(&p->finished);
@@ -131,9 +152,16 @@ static void stop_threads(struct kern_threads *p, unsigned started)
 	free(p);
 }
 
+static void *zeroed_lines(size_t bytes)
+{
+	void *p = aligned_alloc(LINE, ALIGN_UP(bytes, (size_t)LINE));
+
+	return p ? memset(p, 0, bytes) : NULL;
+}
+
 int kern_threads_new(unsigned n, uint64_t spin_ns, struct kern_threads **ret_pool)
 {
-	struct kern_threads *p = calloc(1, sizeof(*p));
+	struct kern_threads *p = zeroed_lines(sizeof(*p));
 	sigset_t all, old;
 	int rc = 0;
 
@@ -141,7 +169,7 @@ int kern_threads_new(unsigned n, uint64_t spin_ns, struct kern_threads **ret_poo
 		return -ENOMEM;
 	p->n = MAX(n, 1u);
 	p->spin_ns = spin_ns;
-	p->workers = calloc(p->n, sizeof(*p->workers));
+	p->workers = zeroed_lines(p->n * sizeof(*p->workers));
 	if (!p->workers) {
 		free(p);
 		return -ENOMEM;
