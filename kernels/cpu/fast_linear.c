@@ -15,7 +15,7 @@ struct fast_job {
 
 /* rows first .. first+rows-1 times one weight's groups begin .. end. */
 static void one_weight(const struct fast_job *j, const struct kern_linear_out *o, uint32_t first,
-	uint32_t rows, struct kern_part p, float *panel)
+	uint32_t rows, struct kern_part p, const uint8_t *next, float *panel)
 {
 	const float *x[KERN_ROW_BLOCK];
 
@@ -26,8 +26,18 @@ static void one_weight(const struct fast_job *j, const struct kern_linear_out *o
 			x[i] = j->x + (first + t + i) * j->ldx;
 		KERN_FN(product)
 		(o->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), n, x,
-			o->y + (first + t) * o->ldy + p.begin * KERN_GROUP, o->ldy, panel);
+			o->y + (first + t) * o->ldy + p.begin * KERN_GROUP, o->ldy, next, panel);
 	}
+}
+
+/* Thread i's groups of output k: whole tiles, where there are enough of them for all. */
+static struct kern_part groups_of(const struct fast_job *j, uint32_t k, unsigned i, unsigned n)
+{
+	size_t groups = DIV_UP(j->out[k].w->n, KERN_GROUP);
+
+	if (j->by_rows)
+		return (struct kern_part){0, groups};
+	return kern_part(groups, j->rows > VEC_MR && groups >= 2 * VEC_NV * n ? VEC_NV : 1, i, n);
 }
 
 static void fast_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
@@ -39,15 +49,14 @@ static void fast_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 	if (j->by_rows)
 		rows = kern_part(j->rows, VEC_MR, i, n);
 	for (uint32_t k = 0; k < j->n; k++) {
-		size_t groups = DIV_UP(j->out[k].w->n, KERN_GROUP);
-		struct kern_part p = {0, groups};
+		struct kern_part p = groups_of(j, k, i, n);
+		const uint8_t *next = NULL;
 
-		if (!j->by_rows) /* whole tiles, where there are enough of them for all */
-			p = kern_part(groups,
-				j->rows > VEC_MR && groups >= 2 * VEC_NV * n ? VEC_NV : 1, i, n);
+		if (k + 1 < j->n)
+			next = kern_product_at(j->out[k + 1].w, groups_of(j, k + 1, i, n).begin);
 		if (p.begin < p.end)
 			one_weight(j, &j->out[k], (uint32_t)rows.begin,
-				(uint32_t)(rows.end - rows.begin), p, panel);
+				(uint32_t)(rows.end - rows.begin), p, next, panel);
 	}
 }
 
@@ -189,7 +198,7 @@ static void grouped_rows(
 			x[i] = j->x + ((size_t)(t + i) * a->groups + block) * k;
 		KERN_FN(product)
 		(a->w, (uint32_t)p.begin, (uint32_t)(p.end - p.begin), rows, x, tmp, KERN_PANEL_N,
-			panel);
+			NULL, panel);
 		for (uint32_t i = 0; i < rows; i++)
 			memcpy(j->y + (size_t)(t + i) * n + from,
 				tmp + (size_t)i * KERN_PANEL_N + from - p.begin * KERN_GROUP,

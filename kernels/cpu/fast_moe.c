@@ -34,6 +34,15 @@ static int sort_pairs(
 	return 0;
 }
 
+/* The first expert from e on that is here and has pairs; n: none. */
+static uint32_t next_expert(
+	const struct pairs *p, const struct kern_weight *const *w, uint32_t n, uint32_t e)
+{
+	while (e < n && (!w[e] || p->start[e] == p->start[e + 1]))
+		e++;
+	return e;
+}
+
 /* A thread's scratch. */
 struct lane {
 	float *panel, *g, *u, *rounded; /* g, u: [ROW_BLOCK][PANEL_N]; rounded: [ROW_BLOCK][k] */
@@ -116,7 +125,7 @@ static void swiglu(const float *g, const float *u, float limit, float weight, ui
 /* h of outputs 16*begin .. of the pairs in list (NULL: of rows 0 .. n-1, the shared expert). */
 static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 	const struct kern_weight *w3, const uint32_t *list, uint32_t n, struct kern_part p,
-	struct lane *l)
+	const uint8_t *next, struct lane *l)
 {
 	const struct kern_moe_up_args *a = j->a;
 	const float *x[KERN_ROW_BLOCK];
@@ -134,9 +143,10 @@ static void up_expert(const struct up_job *j, const struct kern_weight *w1,
 			uint32_t width = MIN(w1->n - first, ng * KERN_GROUP);
 
 			KERN_FN(product)
-			(w1, (uint32_t)g, ng, rows, x, l->g, ld, l->panel);
+			(w1, (uint32_t)g, ng, rows, x, l->g, ld, kern_product_at(w3, g), l->panel);
 			KERN_FN(product)
-			(w3, (uint32_t)g, ng, rows, x, l->u, ld, l->panel);
+			(w3, (uint32_t)g, ng, rows, x, l->u, ld,
+				g + ng < p.end ? kern_product_at(w1, g + ng) : next, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				float weight = list ? a->weights[list[t + i]] : 1.0f;
 				float *h = list ? a->h + (size_t)list[t + i] * w1->n
@@ -156,16 +166,23 @@ static void up_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigne
 	const struct kern_moe_up_args *a = j->a;
 	struct lane l = lane_of(j->scratch, i, j->k);
 	struct kern_part p = kern_part(DIV_UP(a->inter, KERN_GROUP), 1, i, n);
+	struct kern_part shared = {0, 0};
+	const uint8_t *last = NULL;
 
-	for (uint32_t e = 0; e < a->experts; e++) {
+	if (a->shared_w1) {
+		shared = kern_part(DIV_UP(a->shared_w1->n, KERN_GROUP), 1, i, n);
+		last = kern_product_at(a->shared_w1, shared.begin);
+	}
+	for (uint32_t e = next_expert(&j->pairs, a->w1, a->experts, 0), after; e < a->experts;
+		e = after) {
 		uint32_t from = j->pairs.start[e], to = j->pairs.start[e + 1];
 
-		if (a->w1[e] && from < to)
-			up_expert(j, a->w1[e], a->w3[e], j->pairs.list + from, to - from, p, &l);
+		after = next_expert(&j->pairs, a->w1, a->experts, e + 1);
+		up_expert(j, a->w1[e], a->w3[e], j->pairs.list + from, to - from, p,
+			after < a->experts ? kern_product_at(a->w1[after], p.begin) : last, &l);
 	}
 	if (a->shared_w1)
-		up_expert(j, a->shared_w1, a->shared_w3, NULL, a->rows,
-			kern_part(DIV_UP(a->shared_w1->n, KERN_GROUP), 1, i, n), &l);
+		up_expert(j, a->shared_w1, a->shared_w3, NULL, a->rows, shared, NULL, &l);
 }
 
 int KERN_FN(moe_up)(const struct kern_moe_up_args *a, void *stream)
@@ -195,7 +212,7 @@ struct down_job {
 
 /* Adds outputs of one expert to the rows of its pairs (list NULL: the shared one, every row). */
 static void down_expert(const struct down_job *j, const struct kern_weight *w, const uint32_t *list,
-	uint32_t n, struct kern_part p, struct lane *l)
+	uint32_t n, struct kern_part p, const uint8_t *next, struct lane *l)
 {
 	const struct kern_moe_down_args *a = j->a;
 	const float *src = list ? a->h : a->shared_h, *am = list ? a->amax : a->shared_amax;
@@ -218,7 +235,9 @@ static void down_expert(const struct down_job *j, const struct kern_weight *w, c
 			uint32_t first = (uint32_t)g * KERN_GROUP;
 			uint32_t width = MIN(w->n - first, ng * KERN_GROUP);
 
-			KERN_FN(product)(w, (uint32_t)g, ng, rows, x, l->g, ld, l->panel);
+			KERN_FN(product)
+			(w, (uint32_t)g, ng, rows, x, l->g, ld,
+				g + ng < p.end ? kern_product_at(w, g + ng) : next, l->panel);
 			for (uint32_t i = 0; i < rows; i++) {
 				uint32_t row = list ? list[t + i] / a->topk : t + i;
 				float *y = a->y + (size_t)row * a->d + first;
@@ -238,19 +257,22 @@ static void down_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 	struct lane l = lane_of(j->scratch, i, j->k);
 	struct kern_part p = kern_part(DIV_UP(a->d, KERN_GROUP), 1, i, n);
 	size_t first = p.begin * KERN_GROUP, end = MIN(p.end * KERN_GROUP, (size_t)a->d);
+	const uint8_t *last = a->shared_w2 ? kern_product_at(a->shared_w2, p.begin) : NULL;
 
 	if (first >= end)
 		return;
 	for (uint32_t t = 0; t < a->rows; t++)
 		memset(a->y + (size_t)t * a->d + first, 0, (end - first) * sizeof(float));
-	for (uint32_t e = 0; e < a->experts; e++) {
+	for (uint32_t e = next_expert(&j->pairs, a->w2, a->experts, 0), after; e < a->experts;
+		e = after) {
 		uint32_t from = j->pairs.start[e], to = j->pairs.start[e + 1];
 
-		if (a->w2[e] && from < to)
-			down_expert(j, a->w2[e], j->pairs.list + from, to - from, p, &l);
+		after = next_expert(&j->pairs, a->w2, a->experts, e + 1);
+		down_expert(j, a->w2[e], j->pairs.list + from, to - from, p,
+			after < a->experts ? kern_product_at(a->w2[after], p.begin) : last, &l);
 	}
 	if (a->shared_w2)
-		down_expert(j, a->shared_w2, NULL, a->rows, p, &l);
+		down_expert(j, a->shared_w2, NULL, a->rows, p, NULL, &l);
 }
 
 int KERN_FN(moe_down)(const struct kern_moe_down_args *a, void *stream)

@@ -43,19 +43,9 @@ VEC_INLINE v16 product_scale(const struct kern_weight *w, uint32_t group, uint32
 VEC_INLINE const uint8_t *product_at(
 	enum kern_dtype dtype, const struct kern_weight *w, uint32_t group, uint32_t k)
 {
-	size_t i = ((size_t)group * w->k + k) * KERN_GROUP;
 	const uint8_t *p = w->data;
 
-	return p + (dtype == KERN_F32          ? 4 * i
-			   : dtype == KERN_FP8 ? i
-			   : dtype == KERN_FP4 ? i / 2
-					       : 2 * i);
-}
-
-/* Bytes of a group's column. */
-VEC_INLINE size_t product_column_bytes(enum kern_dtype dtype)
-{
-	return dtype == KERN_F32 ? 64 : dtype == KERN_FP8 ? 16 : dtype == KERN_FP4 ? 8 : 32;
+	return p + ((size_t)group * w->k + k) * kern_product_column(dtype);
 }
 
 /* Types that are widened two columns at a time, where two are left. */
@@ -90,6 +80,7 @@ VEC_INLINE v16 product_widen(enum kern_dtype dtype, const bool bare, const uint8
 	}
 }
 
+/* A tile's stretches are this short together: the hardware does not see them coming. */
 enum { PRODUCT_SHORT_BYTES = 32768 };
 
 /* acc[mr][nv] += columns j and j+1; moves p on. */
@@ -101,7 +92,7 @@ VEC_INLINE void product_two_columns(enum kern_dtype dtype, const bool bare, cons
 	for (int v = 0; v < nv; v++) {
 		struct v16_pair c = product_widen_pair(dtype, bare, p[v], scale[v]);
 
-		p[v] += 2 * product_column_bytes(dtype);
+		p[v] += 2 * kern_product_column(dtype);
 #pragma GCC unroll 8
 		for (int i = 0; i < mr; i++) {
 			acc[i][v] = v16_fma(v16_set1(x[i][j]), c.lo, acc[i][v]);
@@ -110,23 +101,28 @@ VEC_INLINE void product_two_columns(enum kern_dtype dtype, const bool bare, cons
 	}
 }
 
-/* acc[mr][nv] += columns k .. k+run-1 of one scale block; moves p on, and asks for what lies
- * `ahead` bytes behind it. */
+/* What to ask for while a tile is worked on: so many bytes on for each line of its groups. */
+struct product_ahead {
+	const uint8_t *at;
+	size_t step;
+};
+
+/* acc[mr][nv] += columns k .. k+run-1 of one scale block; moves p and ahead on. */
 VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const int mr, const int nv,
-	uint32_t k, uint32_t run, const v16 scale[VEC_NV1], const float *const *x, size_t ahead,
-	const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
+	uint32_t k, uint32_t run, const v16 scale[VEC_NV1], const float *const *x,
+	struct product_ahead *ahead, const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
 {
-	const int line = 64 / (int)product_column_bytes(dtype); /* columns */
+	const int line = 64 / (int)kern_product_column(dtype); /* columns */
 	uint32_t j = k;
 
 	if (product_pairs(dtype)) {
-		for (; j + line <= k + run; j += line)
+		for (; j + line <= k + run; j += line, ahead->at += ahead->step)
 #pragma GCC unroll 4
 			for (int at = 0; at < line; at += 2) {
 #pragma GCC unroll 8
 				for (int v = 0; v < nv; v++)
 					if (v * line / nv / 2 * 2 == at)
-						_mm_prefetch(p[v] + ahead, _MM_HINT_T0);
+						_mm_prefetch(ahead->at + 64 * v, _MM_HINT_T0);
 				product_two_columns(dtype, bare, mr, nv, j + at, scale, x, p, acc);
 			}
 		for (; j + 2 <= k + run; j += 2)
@@ -139,7 +135,7 @@ VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const in
 		for (int v = 0; v < nv; v++) {
 			v16 c = product_widen(dtype, bare, p[v], scale[v]);
 
-			p[v] += product_column_bytes(dtype);
+			p[v] += kern_product_column(dtype);
 #pragma GCC unroll 8
 			for (int i = 0; i < mr; i++)
 				acc[i][v] = v16_fma(v16_set1(x[i][j]), c, acc[i][v]);
@@ -153,14 +149,17 @@ VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const in
  */
 VEC_INLINE void product_direct(enum kern_dtype dtype, const bool bare, const int mr, const int nv,
 	const struct kern_weight *w, uint32_t group, uint32_t left, const float *const *x, float *y,
-	size_t ldy)
+	size_t ldy, const uint8_t *next)
 {
 	v16 acc[VEC_MR][VEC_NV1], scale[VEC_NV1];
 	const uint8_t *p[VEC_NV1];
-	/* to the same place of the tile after this one, where there is one and stretches are so
-	 * short that the hardware does not see them coming */
-	size_t tile = product_column_bytes(dtype) * w->k * nv;
-	size_t ahead = left > (uint32_t)nv && tile <= PRODUCT_SHORT_BYTES ? tile : 0;
+	struct product_ahead ahead = {product_at(dtype, w, group, 0), 0};
+
+	/* the next tile, or what is read after this product */
+	if (left > (uint32_t)nv)
+		next = product_at(dtype, w, group + nv, 0);
+	if (next && kern_product_column(dtype) * w->k * nv <= PRODUCT_SHORT_BYTES)
+		ahead = (struct product_ahead){next, (size_t)64 * nv};
 
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
@@ -176,18 +175,18 @@ VEC_INLINE void product_direct(enum kern_dtype dtype, const bool bare, const int
 		run = product_run(w, k, w->k);
 #pragma GCC unroll 8
 		for (int v = 0; v < nv; v++) {
-			v16 next = product_scale(w, group + v, k);
+			v16 unit = product_scale(w, group + v, k);
 
 			if (bare && k) {
-				v16 ratio = v16_pow2_ratio(scale[v], next);
+				v16 ratio = v16_pow2_ratio(scale[v], unit);
 
 #pragma GCC unroll 8
 				for (int i = 0; i < mr; i++)
 					acc[i][v] = v16_mul(acc[i][v], ratio);
 			}
-			scale[v] = next;
+			scale[v] = unit;
 		}
-		product_columns(dtype, bare, mr, nv, k, run, scale, x, ahead, p, acc);
+		product_columns(dtype, bare, mr, nv, k, run, scale, x, &ahead, p, acc);
 	}
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
@@ -293,39 +292,40 @@ static bool product_bare(const struct kern_weight *w, uint32_t group, uint32_t g
 #define PRODUCT_ROWS(dtype, bare, nv)                                                              \
 	switch (rows) {                                                                            \
 	case 1:                                                                                    \
-		product_direct(dtype, bare, 1, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 1, nv, w, group, left, x, y, ldy, next);               \
 		break;                                                                             \
 	case 2:                                                                                    \
-		product_direct(dtype, bare, 2, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 2, nv, w, group, left, x, y, ldy, next);               \
 		break;                                                                             \
 	case 3:                                                                                    \
-		product_direct(dtype, bare, 3, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 3, nv, w, group, left, x, y, ldy, next);               \
 		break;                                                                             \
 	case 4:                                                                                    \
-		product_direct(dtype, bare, 4, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 4, nv, w, group, left, x, y, ldy, next);               \
 		break;                                                                             \
 	case 5:                                                                                    \
-		product_direct(dtype, bare, 5, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 5, nv, w, group, left, x, y, ldy, next);               \
 		break;                                                                             \
 	default:                                                                                   \
-		product_direct(dtype, bare, 6, nv, w, group, left, x, y, ldy);                     \
+		product_direct(dtype, bare, 6, nv, w, group, left, x, y, ldy, next);               \
 	}
 
 /* The widest tile of few rows for `left` groups; returns the groups done. */
 #define PRODUCT_FEW(name, dtype, bare)                                                             \
 	static uint32_t product_few_##name(const struct kern_weight *w, uint32_t group,            \
-		uint32_t left, uint32_t rows, const float *const *x, float *y, size_t ldy)         \
+		uint32_t left, uint32_t rows, const float *const *x, float *y, size_t ldy,         \
+		const uint8_t *next)                                                               \
 	{                                                                                          \
 		if (rows == 1 && left >= VEC_NV1) {                                                \
-			product_direct(dtype, bare, 1, VEC_NV1, w, group, left, x, y, ldy);        \
+			product_direct(dtype, bare, 1, VEC_NV1, w, group, left, x, y, ldy, next);  \
 			return VEC_NV1;                                                            \
 		}                                                                                  \
 		if (rows == 1 && left >= 4 && VEC_NV1 > 4) {                                       \
-			product_direct(dtype, bare, 1, 4, w, group, left, x, y, ldy);              \
+			product_direct(dtype, bare, 1, 4, w, group, left, x, y, ldy, next);        \
 			return 4;                                                                  \
 		}                                                                                  \
 		if (rows == 1 && left >= 2) {                                                      \
-			product_direct(dtype, bare, 1, 2, w, group, left, x, y, ldy);              \
+			product_direct(dtype, bare, 1, 2, w, group, left, x, y, ldy, next);        \
 			return 2;                                                                  \
 		}                                                                                  \
 		if (left >= VEC_NV && VEC_NV > 1) {                                                \
@@ -345,10 +345,10 @@ PRODUCT_FEW(FP8_bare, KERN_FP8, true)
 PRODUCT_FEW(FP4_bare, KERN_FP4, true)
 
 typedef uint32_t product_few_fn(const struct kern_weight *w, uint32_t group, uint32_t left,
-	uint32_t rows, const float *const *x, float *y, size_t ldy);
+	uint32_t rows, const float *const *x, float *y, size_t ldy, const uint8_t *next);
 
 VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_t groups,
-	uint32_t rows, const float *const *x, float *y, size_t ldy)
+	uint32_t rows, const float *const *x, float *y, size_t ldy, const uint8_t *next)
 {
 	static product_few_fn *const few[] = {product_few_F32, product_few_F16, product_few_BF16,
 		product_few_FP8, product_few_FP4};
@@ -357,7 +357,7 @@ VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_
 	if (product_pairs(w->dtype) && product_bare(w, group, groups, rows, x))
 		f = w->dtype == KERN_FP8 ? product_few_FP8_bare : product_few_FP4_bare;
 	for (uint32_t g = 0; g < groups;)
-		g += f(w, group + g, groups - g, rows, x, y + g * KERN_GROUP, ldy);
+		g += f(w, group + g, groups - g, rows, x, y + g * KERN_GROUP, ldy, next);
 }
 
 /* ---- many rows ---- */
@@ -379,7 +379,7 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 				v16_store(panel + j * ld, c.lo);
 				v16_store(panel + (j + 1) * ld, c.hi);
 			}
-		for (; dtype != KERN_FP4 && j < k + run; j++, p += product_column_bytes(dtype))
+		for (; dtype != KERN_FP4 && j < k + run; j++, p += kern_product_column(dtype))
 			v16_store(panel + j * ld, product_widen(dtype, false, p, scale));
 	}
 }
@@ -432,7 +432,7 @@ static void product_look_ahead(struct product_panel *p, const struct kern_weight
 	uint32_t nv, uint32_t k0)
 {
 	p->ahead_n = nv;
-	p->ahead_step = product_column_bytes(w->dtype);
+	p->ahead_step = kern_product_column(w->dtype);
 	for (uint32_t v = 0; v < nv; v++)
 		p->ahead[v] = (const char *)product_at(w->dtype, w, group + v, k0);
 }
@@ -532,7 +532,7 @@ static void product_tiles(const struct product_panel *p, const float *const *x)
 }
 
 void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
-	const float *const *x, float *y, size_t ldy, float *panel)
+	const float *const *x, float *y, size_t ldy, const uint8_t *next, float *panel)
 {
 	struct product_panel p = {.rows = rows,
 		.w = panel,
@@ -540,7 +540,7 @@ void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t grou
 		.ldy = ldy};
 
 	if (rows <= VEC_MR) {
-		product_few(w, group, groups, rows, x, y, ldy);
+		product_few(w, group, groups, rows, x, y, ldy, next);
 		return;
 	}
 	for (uint32_t g = 0; g < groups; g += p.nv) {
@@ -548,16 +548,16 @@ void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t grou
 		p.n = MIN(p.nv * KERN_GROUP, w->n - (group + g) * KERN_GROUP);
 		p.y = y + g * KERN_GROUP;
 		for (p.k0 = 0; p.k0 < w->k; p.k0 += p.kn) {
-			uint32_t next = g + p.nv;
+			uint32_t after = g + p.nv;
 
 			p.kn = MIN(w->k - p.k0, (uint32_t)KERN_PANEL_K);
 			p.last = p.k0 + p.kn == w->k;
 			p.ahead_n = 0;
 			if (!p.last)
 				product_look_ahead(&p, w, group + g, p.nv, p.k0 + p.kn);
-			else if (next < groups)
+			else if (after < groups)
 				product_look_ahead(
-					&p, w, group + next, product_width(groups - next), 0);
+					&p, w, group + after, product_width(groups - after), 0);
 			product_panel(w, group + g, p.nv, p.k0, p.kn, panel);
 			product_tiles(&p, x);
 		}
