@@ -19,9 +19,9 @@
 #include "coordinator/stream.h"
 
 enum {
-	CONN_READ_BYTES = 65536,      /* of one read */
-	CONN_READS_PER_TURN = 16,     /* so that one upload does not hold up everybody */
-	CONN_LINGER_BYTES = 16 << 20, /* dropped at most, after the last answer */
+	CONN_READ_BYTES = 65536,       /* of one read */
+	CONN_READS_PER_TURN = 16,      /* so that one upload does not hold up everybody */
+	CONN_LINGER_BYTES = 256 << 20, /* dropped at most, after the last answer */
 	CONN_BACKLOG_BYTES =
 		64 << 20,         /* a streamed answer that waits; more and the client is cut */
 	CONN_HEADER_BYTES = 8192, /* added to one answer */
