@@ -13,10 +13,18 @@
 #ifndef WORKER_RANK_H
 #define WORKER_RANK_H
 
+#include "shm/clock.h"
 #include "shm/conf_types.h"
 #include "shm/msg.h"
 #include "shm/slot.h"
 #include "worker/comm.h"
+
+/*
+ * For rank_opts.spin_ns where all compute threads can run at once. Most waits are of microseconds;
+ * in a batch, where one thread ends its half of a long op early or tokens are sampled, of a hundred
+ * and more.
+ */
+#define RANK_SPIN_NS (200 * NS_PER_US)
 
 struct rank;
 

@@ -16,7 +16,6 @@
 #include "shm/log.h"
 
 #define SPIN_AUTO_NS (50 * NS_PER_US)
-#define POOL_SPIN_NS (200 * NS_PER_US)
 #define CHECK_NS     (100 * NS_PER_MS) /* between two looks at whether the others live */
 
 struct serve {
@@ -90,9 +89,8 @@ static uint64_t spin_of(const struct conf *conf, uint32_t threads)
 
 /*
  * Compute threads wait for the next op of a step for microseconds, less than it takes to wake a
- * sleeper; in a batch, where one of them ends its half of a long op early or tokens are sampled,
- * for a hundred and more. They spin wherever all of them can run at once; heddled does not count,
- * because it sleeps while a step runs. Pinned workers have CPUs of their own.
+ * sleeper. They spin wherever all of them can run at once; heddled does not count, because it
+ * sleeps while a step runs. Pinned workers have CPUs of their own.
  */
 static uint64_t pool_spin_of(const struct conf *conf, uint32_t threads, uint32_t world)
 {
@@ -101,7 +99,7 @@ static uint64_t pool_spin_of(const struct conf *conf, uint32_t threads, uint32_t
 
 	if (sched_getaffinity(0, sizeof(set), &set) < 0)
 		return 0;
-	return spinners > (uint64_t)CPU_COUNT(&set) ? 0 : POOL_SPIN_NS;
+	return spinners > (uint64_t)CPU_COUNT(&set) ? 0 : RANK_SPIN_NS;
 }
 
 static uint32_t threads_of(const struct conf *conf)

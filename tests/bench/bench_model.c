@@ -52,7 +52,7 @@ static struct harness *open_model(unsigned threads)
 			abort();
 		}
 	h = harness_open(&(struct harness_opts){
-		.conf = &set.conf, .threads = threads, .spin_ns = 200 * NS_PER_US});
+		.conf = &set.conf, .threads = threads, .spin_ns = RANK_SPIN_NS});
 	conf_fini(&set);
 	return h;
 }
