@@ -1,4 +1,5 @@
 /* Hyper-connections: coefficients, the streams joined, the streams updated. */
+#include "kernels/cpu/product.h"
 #include "kernels/cpu/rotate.h"
 #include "kernels/cpu/run.h"
 
@@ -195,8 +196,49 @@ static void coefficients(const struct kern_hc_coef_args *a, const float *m, uint
 
 struct coef_job {
 	const struct kern_hc_coef_args *a;
-	float *m; /* [rows][24] */
+	float *m;     /* [rows][24] */
+	char *panels; /* threads compute m of their own rows first, or NULL: m is there */
 };
+
+#ifdef __AVX2__
+
+/* Rows for each thread from which on each computes its own: x lies where hc_post put it. */
+enum { COEF_OWN_ROWS = 4 };
+
+static void coef_products(const struct coef_job *j, struct kern_part p, unsigned i)
+{
+	size_t width = (size_t)KERN_STREAMS * j->a->d;
+	const float *x[KERN_ROW_BLOCK];
+
+	for (size_t t = p.begin; t < p.end; t++)
+		x[t - p.begin] = j->a->x + t * width;
+	KERN_FN(product)
+	(j->a->fn, 0, DIV_UP(KERN_HC_COEF, KERN_GROUP), (uint32_t)(p.end - p.begin), x,
+		j->m + p.begin * KERN_HC_COEF, KERN_HC_COEF, NULL,
+		(float *)(j->panels + (size_t)i * KERN_PRODUCT_BYTES));
+}
+
+static char *coef_panels(const struct kern_cpu_ctx *c, uint32_t rows)
+{
+	struct kern_arena arena = kern_arena(c);
+
+	return rows < COEF_OWN_ROWS * c->n
+		       ? NULL
+		       : kern_arena_get(&arena, (size_t)c->n * KERN_PRODUCT_BYTES);
+}
+
+#else
+
+static void coef_products(const struct coef_job *j, struct kern_part p, unsigned i)
+{
+}
+
+static char *coef_panels(const struct kern_cpu_ctx *c, uint32_t rows)
+{
+	return NULL;
+}
+
+#endif
 
 static void coef_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
 {
@@ -205,6 +247,8 @@ static void coef_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 	struct kern_part p = kern_part(a->rows, 1, i, n);
 	size_t width = (size_t)KERN_STREAMS * a->d;
 
+	if (j->panels && p.begin < p.end)
+		coef_products(j, p, i);
 	for (size_t t = p.begin; t < p.end; t++) {
 		float rho = kern_rms_scale(a->x + t * width, width, a->rms_eps);
 
@@ -216,8 +260,19 @@ static void coef_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsig
 			a->pre + 4 * t, a->post + 4 * t, a->comb + 16 * t);
 }
 
+/* m of all rows, outputs shared out. */
+static int coef_linear(const struct kern_hc_coef_args *a, float *m, struct kern_cpu_ctx *c)
+{
+	uint32_t width = KERN_STREAMS * a->d;
+	struct kern_linear_args lin = {.rows = a->rows, .n = 1, .x = a->x, .ldx = width};
+
+	lin.out[0] = (struct kern_linear_out){a->fn, m, KERN_HC_COEF};
+	return KERN_FN(linear)(&lin, c);
+}
+
 int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
 {
+	struct kern_cpu_ctx *c = stream;
 	uint32_t width = KERN_STREAMS * a->d;
 	float m[KERN_ROW_BLOCK * KERN_HC_COEF];
 
@@ -225,22 +280,20 @@ int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
 		return -EINVAL;
 	for (uint32_t t = 0; t < a->rows; t += KERN_ROW_BLOCK) {
 		struct kern_hc_coef_args b = *a;
-		struct coef_job j = {&b, m};
-		struct kern_linear_args lin = {.n = 1, .ldx = width};
-		int rc;
+		struct coef_job j = {&b, m, NULL};
+		int rc = 0;
 
 		b.rows = MIN(a->rows - t, (uint32_t)KERN_ROW_BLOCK);
 		b.x += (size_t)t * width;
 		b.pre += 4 * (size_t)t;
 		b.post += 4 * (size_t)t;
 		b.comb += 16 * (size_t)t;
-		lin.rows = b.rows;
-		lin.x = b.x;
-		lin.out[0] = (struct kern_linear_out){a->fn, m, KERN_HC_COEF};
-		rc = KERN_FN(linear)(&lin, stream);
+		j.panels = coef_panels(c, b.rows);
+		if (!j.panels)
+			rc = coef_linear(&b, m, c);
 		if (rc)
 			return rc;
-		kern_run(stream, (size_t)b.rows * (width + 4096), coef_part, &j);
+		kern_run(c, (size_t)b.rows * (width + 4096), coef_part, &j);
 	}
 	return 0;
 }
@@ -300,7 +353,7 @@ static void hc_pre_norm_part(const void *job, struct kern_cpu_ctx *c, unsigned i
 
 int KERN_FN(hc_pre_norm)(const struct kern_hc_pre_norm_args *a, void *stream)
 {
-	kern_run(stream, (size_t)a->pre.rows * a->pre.d * KERN_STREAMS, hc_pre_norm_part, a);
+	kern_run(stream, (size_t)a->pre.rows * a->pre.d * 20, hc_pre_norm_part, a);
 	return 0;
 }
 
@@ -360,25 +413,42 @@ int KERN_FN(hc_post)(const struct kern_hc_post_args *a, void *stream)
 	return 0;
 }
 
+/* Rows from output t on that lie one after the other in x, at most KERN_ROW_BLOCK. */
+static uint32_t head_run(const struct kern_hc_head_args *a, uint32_t t)
+{
+	uint32_t n = 1, most = MIN(a->n - t, (uint32_t)KERN_ROW_BLOCK);
+
+	while (n < most && (!a->rows || a->rows[t + n] == a->rows[t] + n))
+		n++;
+	return n;
+}
+
 int KERN_FN(hc_head)(const struct kern_hc_head_args *a, void *stream)
 {
 	uint32_t width = KERN_STREAMS * a->d;
+	float m[KERN_ROW_BLOCK * KERN_STREAMS];
 
 	if (a->fn->k != width || a->fn->n != KERN_STREAMS)
 		return -EINVAL;
-	for (uint32_t t = 0; t < a->n; t++) {
+	for (uint32_t t = 0, run; t < a->n; t += run) {
 		const float *x = a->x + (size_t)(a->rows ? a->rows[t] : t) * width;
-		float pre[KERN_STREAMS], rho = kern_rms_scale(x, width, a->rms_eps);
-		struct kern_linear_args lin = {.rows = 1, .n = 1, .x = x, .ldx = width};
+		struct kern_linear_args lin = {.n = 1, .x = x, .ldx = width};
 		int rc;
 
-		lin.out[0] = (struct kern_linear_out){a->fn, pre, KERN_STREAMS};
+		lin.rows = run = head_run(a, t);
+		lin.out[0] = (struct kern_linear_out){a->fn, m, KERN_STREAMS};
 		rc = KERN_FN(linear)(&lin, stream);
 		if (rc)
 			return rc;
-		for (int i = 0; i < KERN_STREAMS; i++)
-			pre[i] = kern_sigmoid(rho * pre[i] * a->scale[0] + a->base[i]) + a->hc_eps;
-		join_row(x, pre, a->d, a->y + (size_t)t * a->d);
+		for (uint32_t i = 0; i < run; i++, x += width) {
+			float *pre = m + i * KERN_STREAMS,
+			      rho = kern_rms_scale(x, width, a->rms_eps);
+
+			for (int k = 0; k < KERN_STREAMS; k++)
+				pre[k] = kern_sigmoid(rho * pre[k] * a->scale[0] + a->base[k]) +
+					 a->hc_eps;
+			join_row(x, pre, a->d, a->y + (size_t)(t + i) * a->d);
+		}
 	}
 	return 0;
 }

@@ -4,7 +4,7 @@
 
 #include "tests/kern/kt.h"
 
-static const uint32_t ROWS[] = {1, 3, 64, 129};
+static const uint32_t ROWS[] = {1, 3, 8, 13, 16, 64, 129, 193};
 
 /* The first configuration gives the base; the others must have its bits. */
 #define SAME_OR_FIRST(what, base, got, bytes)                                                      \
@@ -167,20 +167,18 @@ static void test_hc_coefficients_match_loop(void **state)
 		}
 }
 
-static void test_hc_pre_post_head_match_loops(void **state)
+static void test_hc_pre_post_match_loops(void **state)
 {
 	static const uint32_t dims[] = {1, 17, 64, 100};
 
 	for (size_t k = 0; k < ARRAY_LEN(dims); k++) {
 		uint32_t d = dims[k], rows = 1 + kt_below(40);
-		struct kt_weight fn = kt_weight(KERN_F32, 0, 4, 4 * d, 0, 0);
 		float *x = kt_normals(rows * 4 * d, 1), *pre = kt_normals(rows * 4, 1);
 		float *o = kt_normals(rows * d, 1), *comb = kt_normals(rows * 16, 1);
-		float *w = kt_normals(d, 1), base[4] = {0.1f, -1, 0, 2}, scale = 0.9f;
+		float *w = kt_normals(d, 1);
 		double *join = kt_new(8 * rows * d), *norm = kt_new(8 * rows * d);
-		double *post = kt_new(8 * rows * 4 * d), *head = kt_new(8 * 2 * d);
-		uint32_t pick[2] = {rows - 1, 0};
-		float *b[4] = {0};
+		double *post = kt_new(8 * rows * 4 * d);
+		float *b[2] = {0};
 
 		for (uint32_t t = 0; t < rows; t++) {
 			double sq = 0;
@@ -203,57 +201,89 @@ static void test_hc_pre_post_head_match_loops(void **state)
 			for (uint32_t i = 0; i < d; i++)
 				norm[t * d + i] = join[t * d + i] / sqrt(sq / d + 1e-6) * w[i];
 		}
-		for (int r = 0; r < 2; r++) {
-			const float *row = x + pick[r] * 4 * d;
-			double rho = plain_rms(row, 4 * d, 1e-6), p[4];
-
-			for (int j = 0; j < 4; j++) {
-				p[j] = 0;
-				for (uint32_t i = 0; i < 4 * d; i++)
-					p[j] += row[i] * fn.value[(size_t)j * 4 * d + i];
-				p[j] = sigmoid(rho * p[j] * scale + base[j]) + 1e-6;
-			}
-			for (uint32_t i = 0; i < d; i++)
-				head[r * d + i] = p[0] * row[i] + p[1] * row[d + i] +
-						  p[2] * row[2 * d + i] + p[3] * row[3 * d + i];
-		}
 		for (struct kt_config *c = kt_all; c < kt_end; c++) {
 			float *y0 = kt_floats(rows * d), *y1 = kt_floats(rows * d);
-			float *y2 = kt_floats(rows * 4 * d), *y3 = kt_floats(2 * d);
+			float *y2 = kt_floats(rows * 4 * d);
 			struct kern_hc_pre_args ap = {rows, d, x, pre, y0};
 			struct kern_hc_pre_norm_args an = {{rows, d, x, pre, y1}, w, 1e-6f};
 			struct kern_hc_post_args ao = {rows, d, y2, o, pre, comb, y2};
-			struct kern_hc_head_args ah = {
-				2, d, pick, x, &fn.w, base, &scale, 1e-6f, 1e-6f, y3};
 
 			memcpy(y2, x, rows * 4 * d * sizeof(float)); /* in place */
 			assert_int_equal(c->ops.hc_pre(&ap, &c->ctx), 0);
 			assert_int_equal(c->ops.hc_pre_norm(&an, &c->ctx), 0);
 			assert_int_equal(c->ops.hc_post(&ao, &c->ctx), 0);
-			assert_int_equal(c->ops.hc_head(&ah, &c->ctx), 0);
 			if (!b[0]) {
 				kt_close("hc_pre", y0, join, rows * d, 2e-6, 2e-6);
 				kt_close("hc_pre_norm", y1, norm, rows * d, 1e-5, 1e-5);
 				kt_close("hc_post", y2, post, rows * 4 * d, 3e-6, 3e-6);
-				kt_close("hc_head", y3, head, 2 * d, 1e-5, 1e-5);
 			}
-			SAME_OR_FIRST("hc_pre", b[0], y0, rows * d * 4);
-			SAME_OR_FIRST("hc_pre_norm", b[1], y1, rows * d * 4);
-			SAME_OR_FIRST("hc_post", b[2], y2, rows * 4 * d * 4);
-			SAME_OR_FIRST("hc_head", b[3], y3, 2 * d * 4);
+			SAME_OR_FIRST("hc_pre_norm", b[0], y1, rows * d * 4);
+			SAME_OR_FIRST("hc_post", b[1], y2, rows * 4 * d * 4);
 			/* the fused op equals its chain */
 			{
 				struct kern_rmsnorm_args n = {rows, d, y0, d, w, 1e-6f, y0, d};
 
 				assert_int_equal(c->ops.rmsnorm(&n, &c->ctx), 0);
 				kt_same("hc_pre, rmsnorm", y0, y1, rows * d * 4);
-				memcpy(b[0], y0, 0);
 			}
-			b[0] = NULL; /* y0 no longer holds hc_pre's result */
-			kt_close("chain", y0, norm, rows * d, 1e-5, 1e-5);
 		}
 		kt_free_all();
 	}
+}
+
+/* One row's streams joined by hc_head, in double. */
+static void plain_head(const float *x, const struct kt_weight *fn, const float *base, float scale,
+	uint32_t d, double *y)
+{
+	double rho = plain_rms(x, 4 * d, 1e-6);
+
+	memset(y, 0, d * sizeof(*y));
+	for (int j = 0; j < 4; j++) {
+		double p = 0;
+
+		for (uint32_t i = 0; i < 4 * d; i++)
+			p += x[i] * fn->value[(size_t)j * 4 * d + i];
+		p = sigmoid(rho * p * scale + base[j]) + 1e-6;
+		for (uint32_t i = 0; i < d; i++)
+			y[i] += p * x[(size_t)j * d + i];
+	}
+}
+
+/* Rows in order and not, alone and in runs, and in runs longer than a block of rows. */
+static void test_hc_head_takes_any_rows(void **state)
+{
+	static const uint32_t counts[] = {1, 2, 7, 16, 191, 192, 193, 400};
+	enum { D = 17, ROWS_OF_X = 400 };
+	struct kt_weight fn = kt_weight(KERN_F32, 0, 4, 4 * D, 0, 0);
+	float *x = kt_normals(ROWS_OF_X * 4 * D, 1), base[4] = {0.1f, -1, 0, 2}, scale = 0.9f;
+	double *want = kt_new(sizeof(double) * ROWS_OF_X * D);
+
+	for (size_t k = 0; k < ARRAY_LEN(counts); k++)
+		for (int kind = 0; kind < 3; kind++) {
+			uint32_t n = counts[k], rows[ROWS_OF_X];
+			float *first = NULL;
+
+			for (uint32_t t = 0; t < n; t++)
+				rows[t] = kind == 0 ? t
+					  : kind == 1 || kt_below(4) == 0 || !t
+						  ? kt_below(ROWS_OF_X)
+					  : rows[t - 1] + 1 < ROWS_OF_X ? rows[t - 1] + 1
+									: 0;
+			for (uint32_t t = 0; t < n; t++)
+				plain_head(x + (size_t)rows[t] * 4 * D, &fn, base, scale, D,
+					want + (size_t)t * D);
+			for (struct kt_config *c = kt_all; c < kt_end; c++) {
+				float *y = kt_floats(n * D);
+				struct kern_hc_head_args a = {n, D, kind ? rows : NULL, x, &fn.w,
+					base, &scale, 1e-6f, 1e-6f, y};
+
+				assert_int_equal(c->ops.hc_head(&a, &c->ctx), 0);
+				if (!first)
+					kt_close("hc_head", y, want, n * D, 1e-5, 1e-5);
+				SAME_OR_FIRST(c->variant, first, y, n * D * 4);
+			}
+		}
+	kt_free_all();
 }
 
 static double plain_score(double x)
@@ -476,7 +506,8 @@ int main(void)
 		cmocka_unit_test(test_embed_copies_into_four_streams),
 		cmocka_unit_test(test_rmsnorm_matches_loop_at_odd_sizes),
 		cmocka_unit_test(test_hc_coefficients_match_loop),
-		cmocka_unit_test(test_hc_pre_post_head_match_loops),
+		cmocka_unit_test(test_hc_pre_post_match_loops),
+		cmocka_unit_test(test_hc_head_takes_any_rows),
 		cmocka_unit_test(test_router_by_score_picks_best_and_normalises),
 		cmocka_unit_test(test_router_by_table_weighs_by_gate),
 		cmocka_unit_test(test_router_survives_nan_rows),
