@@ -58,9 +58,11 @@ static void print_json(struct report *r, const struct report_row *row, double ju
 
 void report_add(struct report *r, const struct report_row *row)
 {
-	double judged = row->beside ? row->value / row->beside_value : row->value;
+	double judged = row->value;
 	char ratio[32] = "", target[32];
 
+	if (row->beside)
+		judged = row->ratio > 0 ? row->ratio : row->value / row->beside_value;
 	say_target(row, target, sizeof(target));
 	if (row->beside)
 		snprintf(ratio, sizeof(ratio), "%.2f", judged);
@@ -72,6 +74,32 @@ void report_add(struct report *r, const struct report_row *row)
 		print_json(r, row, judged);
 	r->rows++;
 	r->missed += !met(row, judged);
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+double report_paired(const double *values, const double *beside, size_t n)
+{
+	double *ratio = malloc(n * sizeof(*ratio)), median;
+
+	if (!ratio)
+		abort();
+	for (size_t i = 0; i < n; i++)
+		ratio[i] = values[i] / (beside ? beside[i] : 1);
+	qsort(ratio, n, sizeof(*ratio), compare);
+	median = ratio[n / 2];
+	free(ratio);
+	return median;
+}
+
+double report_median(const double *values, size_t n)
+{
+	return report_paired(values, NULL, n);
 }
 
 int report_close(struct report *r)

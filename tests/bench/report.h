@@ -14,6 +14,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 
 struct report_row {
@@ -22,7 +23,8 @@ struct report_row {
 	const char *unit;
 	const char *beside;  /* what it was compared with, or NULL */
 	double beside_value; /* in the same unit */
-	double least, most;  /* the target on value / beside_value (or on value); 0: none */
+	double ratio;        /* of the two, taken turn by turn; 0: value / beside_value */
+	double least, most;  /* the target on the ratio (on the value without one); 0: none */
 };
 
 struct report {
@@ -36,6 +38,15 @@ void report_open(struct report *r, const char *name, const char *title);
 
 /* One line of the table and one object of the JSON. */
 void report_add(struct report *r, const struct report_row *row);
+
+/* The median of n values. */
+double report_median(const double *values, size_t n);
+
+/*
+ * The median of the ratios values[i] / beside[i] of what was measured in turn: a turn in which the
+ * machine was slow for both counts as any other.
+ */
+double report_paired(const double *values, const double *beside, size_t n);
 
 /* Ends both; the exit status of the bench: 0. A missed target is said, and is no failure. */
 int report_close(struct report *r);
