@@ -10,6 +10,17 @@
 enum { LINE = 64 }; /* of the cache */
 
 /*
+ * How long a thread spins before it sleeps. Where others want the CPUs, a spinning thread keeps
+ * its partner from running, and what it waits for does not come: each wait in vain halves the next
+ * one, each that was worth it doubles it again.
+ */
+struct patience {
+	uint64_t ns, most_ns; /* most_ns 0: none at all */
+};
+
+enum { LEAST_SPIN_NS = 1000 };
+
+/*
  * A round is one line moved each way: what starts it, and for each worker a line that ends it. What
  * sleepers write lies elsewhere, where those that spin need not wait for it.
  */
@@ -23,12 +34,13 @@ struct kern_threads {
 	_Alignas(LINE) atomic_uint sleepers; /* workers that wait on `wake`, or are about to */
 	atomic_uint waiting;                 /* the caller waits on `finished`, or is about to */
 	unsigned n;
-	uint64_t spin_ns;
+	struct patience mine; /* the caller's */
 	pthread_mutex_t mutex;
 	pthread_cond_t wake, finished;
 	struct worker {
 		_Alignas(LINE) atomic_uint done; /* the last round it has finished */
 		unsigned i;
+		struct patience patience;
 		struct kern_threads *pool;
 		pthread_t thread;
 	} * workers; /* [n], [0] unused */
@@ -42,25 +54,29 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Spins until *v differs from (or, with equal, equals) x, at most spin_ns. Most waits are over
- * before a look at the clock would be. */
-static int spin_until(atomic_uint *v, unsigned x, int equal, uint64_t spin_ns)
+/* Spins until *v differs from (or, with equal, equals) x, as long as patience has it. Most waits
+ * are over before a look at the clock would be. */
+static int spin_until(atomic_uint *v, unsigned x, int equal, struct patience *patience)
 {
 	uint64_t now, end = 0;
 
 	if ((atomic_load(v) == x) == equal)
 		return 1;
-	if (!spin_ns)
+	if (!patience->most_ns)
 		return 0;
 	do {
 		for (int i = 0; i < 64; i++) {
-			if ((atomic_load(v) == x) == equal)
+			if ((atomic_load(v) == x) == equal) {
+				if (patience->ns < patience->most_ns)
+					patience->ns = MIN(2 * patience->ns, patience->most_ns);
 				return 1;
+			}
 			__builtin_ia32_pause();
 		}
 		now = now_ns();
-		end = end ? end : now + spin_ns;
+		end = end ? end : now + patience->ns;
 	} while (now < end);
+	patience->ns = MAX(patience->ns / 2, (uint64_t)LEAST_SPIN_NS);
 	return 0;
 }
 
@@ -76,7 +92,7 @@ static void *worker_main(void *arg)
 	unsigned seen = 0;
 
 	for (;;) {
-		if (!spin_until(&p->round, seen, 0, p->spin_ns)) {
+		if (!spin_until(&p->round, seen, 0, &w->patience)) {
 			pthread_mutex_lock(&p->mutex);
 			atomic_fetch_add(&p->sleepers, 1);
 			while (atomic_load(&p->round) == seen)
@@ -112,7 +128,7 @@ static unsigned start_round(struct kern_threads *p)
 /* Waits for a worker to finish this round; sleeps as worker_main() does, the other way round. */
 static void wait_done(struct kern_threads *p, struct worker *w, unsigned round)
 {
-	if (spin_until(&w->done, round, 1, p->spin_ns))
+	if (spin_until(&w->done, round, 1, &p->mine))
 		return;
 	pthread_mutex_lock(&p->mutex);
 	atomic_store(&p->waiting, 1);
@@ -168,7 +184,7 @@ int kern_threads_new(unsigned n, uint64_t spin_ns, struct kern_threads **ret_poo
 	if (!p)
 		return -ENOMEM;
 	p->n = MAX(n, 1u);
-	p->spin_ns = spin_ns;
+	p->mine = (struct patience){spin_ns, spin_ns};
 	p->workers = zeroed_lines(p->n * sizeof(*p->workers));
 	if (!p->workers) {
 		free(p);
@@ -180,7 +196,7 @@ int kern_threads_new(unsigned n, uint64_t spin_ns, struct kern_threads **ret_poo
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	for (unsigned i = 1; i < p->n && !rc; i++) {
-		p->workers[i] = (struct worker){.pool = p, .i = i};
+		p->workers[i] = (struct worker){.pool = p, .i = i, .patience = p->mine};
 		rc = -pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
 		if (rc)
 			stop_threads(p, i - 1);

@@ -15,8 +15,9 @@
 
 struct kern_threads;
 
-/* Starts n - 1 threads, with all signals blocked; they inherit the caller's affinity. Returns 0,
- * -ENOMEM or pthread_create's error. */
+/* Starts n - 1 threads, with all signals blocked; they inherit the caller's affinity. A wait spins
+ * for spin_ns at most, for less after waits in which that was in vain, and not at all with 0.
+ * Returns 0, -ENOMEM or pthread_create's error. */
 int kern_threads_new(unsigned n, uint64_t spin_ns, struct kern_threads **ret_pool) MUST_CHECK;
 void kern_threads_free(struct kern_threads *p);
 

@@ -1,7 +1,10 @@
 /* The thread pool: every index once, many rounds, sleeping and spinning, several pools at once. */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "kernels/cpu/run.h"
 #include "tests/kern/kt.h"
@@ -67,6 +70,44 @@ static void test_run_orders_memory_both_ways(void **state)
 		}
 	}
 	kern_threads_free(p);
+}
+
+static void touch_nothing(void *arg, unsigned i)
+{
+	(void)arg;
+	(void)i;
+}
+
+static uint64_t cpu_time_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/*
+ * Threads that share a CPU: while one spins, the other cannot bring what it waits for. That may
+ * cost them a few spins, not one a round.
+ */
+static void test_threads_on_one_cpu_stop_spinning(void **state)
+{
+	enum { ROUNDS = 2000, SPIN_NS = 500000 };
+	struct kern_threads *p;
+	cpu_set_t all, one;
+	uint64_t start;
+
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(kern_threads_new(2, SPIN_NS, &p), 0);
+	start = cpu_time_ns();
+	for (unsigned r = 0; r < ROUNDS; r++)
+		kern_threads_run(p, touch_nothing, NULL);
+	assert_true(cpu_time_ns() - start < (uint64_t)ROUNDS * SPIN_NS / 4);
+	kern_threads_free(p);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
 static void *one_pool(void *arg)
@@ -183,6 +224,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_run_calls_every_index_once_a_round),
 		cmocka_unit_test(test_run_orders_memory_both_ways),
+		cmocka_unit_test(test_threads_on_one_cpu_stop_spinning),
 		cmocka_unit_test(test_pools_of_several_callers_are_independent),
 		cmocka_unit_test(test_threads_block_signals_and_caller_keeps_its_mask),
 		cmocka_unit_test(test_part_covers_the_range_in_whole_units),
