@@ -191,11 +191,12 @@ static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t
 /*
  * LINES(bits): as turn_line(), the lines in registers of their own size: unpacking turns the
  * squares of all quarters at once, four times whatever the unit, and the quarters are then brought
- * together by column. The next group is fetched meanwhile: 16 rows in turn are more than a core
- * foresees. Returns false, and stores nothing, where tile_has_above() would say so.
+ * together by column. The next group is fetched meanwhile, for 16 rows in turn are more than a core
+ * foresees, and so is what the next line is written to. Returns false, and stores nothing, where
+ * tile_has_above() would say so.
  */
 #define LINES(bits)                                                                                \
-	__attribute__((target("avx512f,avx512bw"))) static bool turn_line_avx512_##bits(           \
+	__attribute__((target("avx512f,avx512bw,prfchw"))) static bool turn_line_avx512_##bits(    \
 		const uint8_t *raw, size_t stride, size_t width, uint8_t mask, uint8_t most,       \
 		uint8_t *to)                                                                       \
 	{                                                                                          \
@@ -206,6 +207,7 @@ static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t
 		_Pragma("GCC unroll 16") for (int i = 0; i < KERN_GROUP; i++)                      \
 		{                                                                                  \
 			_mm_prefetch(raw + (size_t)(i + KERN_GROUP) * stride, _MM_HINT_T1);        \
+			__builtin_prefetch(to + (size_t)(i + KERN_GROUP) * LINE, 1);               \
 			r[i] = _mm512_maskz_loadu_epi8(there, raw + (size_t)i * stride);           \
 			bad = _mm512_or_si512(                                                     \
 				bad, _mm512_subs_epu8(_mm512_and_si512(r[i], m), top));            \
