@@ -14,7 +14,6 @@
 #include "tests/unit/ckpt_fixture.h"
 #include "worker/ckpt/load.h"
 #include "worker/ckpt/load_piece.h"
-#include "worker/ckpt/values.h"
 
 /* A slice put together from its rows. */
 struct held {
@@ -32,7 +31,7 @@ struct run {
 	struct held *held; /* for each entry */
 	uint64_t last, total;
 	int fail_rows; /* at this call */
-	int fault;     /* at this call: 1: the file is cut, 2: another SIGBUS */
+	int fault;     /* 1: the file is cut at the first call, 2: another SIGBUS, 3: its scales */
 	uint64_t cancel_at;
 	bool compare;
 };
@@ -115,6 +114,21 @@ static bool keep_rows(struct held *h, const struct load_rows *rows)
 	return h->rows == it->rows;
 }
 
+/* Cuts the file behind an expert's data, in front of most of its scales; true: it was one. */
+static bool cut_scales(const struct run *r, const struct load_rows *rows)
+{
+	const struct ckpt_entry *e = &r->ck->entries[rows->item->entry];
+
+	if (e->expert < 0)
+		return false;
+	assert_true(e->scales.offset >= e->data.offset + e->data.bytes);
+	assert_true(e->scales.bytes >= 8192);
+	assert_int_equal(truncate(fix_path(r->m, "model.safetensors"),
+				 (off_t)ALIGN_UP(e->scales.offset, (uint64_t)4096)),
+		0);
+	return true;
+}
+
 static int take_rows(void *user, const struct load_rows *rows, struct errbuf *err)
 {
 	struct run *r = user;
@@ -126,6 +140,8 @@ static int take_rows(void *user, const struct load_rows *rows, struct errbuf *er
 		assert_int_equal(truncate(fix_path(r->m, "model.safetensors"), 0), 0);
 	if (r->fault == 2)
 		raise(SIGBUS);
+	if (r->fault == 3 && cut_scales(r, rows))
+		ret = err_set(err, -EPROTO, 70, "scales of zero");
 	r->calls++;
 	if (keep_rows(h, rows)) {
 		r->done++;
@@ -268,47 +284,6 @@ static void test_wide_columns_read_only_the_slice(void **state)
 	fix_free(m);
 }
 
-/* Pieces follow each other, begin at whole groups, and add up to the item, scales counted once. */
-static void test_pieces_tile_a_slice(void **state)
-{
-	uint64_t rng = fix_seed();
-
-	(void)state;
-	for (int i = 0; i < 3000; i++) {
-		uint64_t chunk = 4096 * (1 + fix_random(&rng) % 8), first = 0, bytes = 0;
-		struct plan_item it = {.elem = CKPT_F8_E4M3, .scale = CKPT_SCALE_E8M0};
-
-		it.block = (struct tensor_block){i % 2 ? 128 : 1, 128};
-		it.rows = 1 + fix_random(&rng) % 700;
-		it.row0 = fix_random(&rng) % 300;
-		it.cols = it.row_bytes = 1 + fix_random(&rng) % (i % 3 ? 100 : 40000);
-		it.all_cols = it.cols + fix_random(&rng) % 5000;
-		it.all_rows = it.row0 + it.rows;
-		it.bytes = it.rows * it.row_bytes;
-		it.scale_cols = 1 + fix_random(&rng) % 9;
-		it.scale_row0 = it.row0 / it.block.rows;
-		it.scale_rows = (it.row0 + it.rows - 1) / it.block.rows + 1 - it.scale_row0;
-		it.scale_bytes = it.scale_rows * it.scale_cols;
-		while (first < it.rows) {
-			uint64_t n = MIN(load_piece_rows(&it, chunk), it.rows - first);
-			struct plan_item part = load_piece_part(&it, first, n);
-
-			assert_true(n > 0 && first % LOAD_ROWS == 0);
-			assert_true(n * it.all_cols <= MAX(chunk, LOAD_ROWS * it.all_cols));
-			assert_int_equal(part.row0, it.row0 + first);
-			assert_int_equal(part.bytes, n * it.row_bytes);
-			assert_int_equal(part.scale_row0, part.row0 / it.block.rows);
-			assert_int_equal(part.scale_row0 + part.scale_rows - 1,
-				(part.row0 + n - 1) / it.block.rows);
-			assert_int_equal(part.scale_bytes, part.scale_rows * it.scale_cols);
-			bytes += load_piece_bytes(&it, first, n);
-			first += n;
-		}
-		assert_int_equal(first, it.rows);
-		assert_int_equal(bytes, it.bytes + it.scale_bytes);
-	}
-}
-
 /* Changes bytes of the model, writes it, expects load_run to refuse. */
 static void expect_refusal(struct fix_model *m, int ret, const char *a, const char *b)
 {
@@ -350,27 +325,6 @@ static void test_bad_scales_and_ids_are_refused_at_load(void **state)
 	memcpy(t->data + 8 * 2 * 70 + 8, &zero, 8);
 	expect_refusal(m, -EINVAL, "layers.1.ffn.gate.tid2eid", "different ids below 8");
 	fix_free(m);
-}
-
-static void test_values_are_judged_at_their_edges(void **state)
-{
-	uint8_t bytes[6] = {0, 254, 1, 127, 254, 254};
-	float f[3] = {0, 1, 3.0e38F};
-	int32_t ids[4] = {0, 7, 7, 0};
-
-	(void)state;
-	assert_int_equal(values_bad_scale(CKPT_SCALE_E8M0, bytes, 6), -1);
-	bytes[5] = 255;
-	assert_int_equal(values_bad_scale(CKPT_SCALE_E8M0, bytes, 6), 5);
-	assert_int_equal(values_bad_scale(CKPT_SCALE_F32, f, 3), -1);
-	f[2] = -1;
-	assert_int_equal(values_bad_scale(CKPT_SCALE_F32, f, 3), 2);
-	f[0] = __builtin_inff();
-	assert_int_equal(values_bad_scale(CKPT_SCALE_F32, f, 3), 0);
-	assert_int_equal(values_bad_ids(CKPT_I32, ids, 2, 2, 8), -1);
-	assert_int_equal(values_bad_ids(CKPT_I32, ids, 2, 2, 7), 0);
-	ids[2] = -1;
-	assert_int_equal(values_bad_ids(CKPT_I32, ids, 2, 2, 8), 1);
 }
 
 static void test_file_cut_after_opening_is_refused(void **state)
@@ -435,6 +389,44 @@ static void test_file_cut_under_its_rows_is_refused(void **state)
 		assert_ptr_equal(before.sa_sigaction, after.sa_sigaction);
 		ckpt_close(ck);
 	}
+	fix_free(m);
+}
+
+/* Scales of a page and more are looked at in the mapping; smaller ones are copied. */
+static void test_scales_around_a_page_give_the_same(void **state)
+{
+	struct fix_opts o = {
+		.quantised = true, .hidden = 512, .inter = 512, .experts = 2, .vocab = 64};
+
+	(void)state;
+	for (int direct = LOAD_DIRECT_AUTO; direct <= LOAD_DIRECT_ON; direct++) {
+		load_all(&o, powers, &(struct load_opts){.direct = (enum load_direct)direct});
+		load_all(&o, powers,
+			&(struct load_opts){.direct = (enum load_direct)direct,
+				.threads = 3,
+				.chunk_bytes = 1 << 16});
+	}
+}
+
+/* What the caller says of the zeros it found there is not the reason. */
+static void test_file_cut_under_its_scales_is_refused_as_cut(void **state)
+{
+	struct fix_opts o = {
+		.quantised = true, .hidden = 512, .inter = 512, .experts = 2, .vocab = 64};
+	struct fix_model *m = fix_new(&o);
+	struct run r = {.m = m, .fault = 3};
+	struct errbuf err;
+	struct ckpt *ck;
+
+	(void)state;
+	fix_write(m);
+	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	r.ck = ck;
+	assert_int_equal(load(&r, 0, 1, &(struct load_opts){.direct = LOAD_DIRECT_OFF}, NULL, &err),
+		-ENODATA);
+	fix_assert_says(err.text, "model.safetensors: reading ", "the file ends", NULL);
+	assert_int_equal(err.exit_code, EXIT_DATA_ERR);
+	ckpt_close(ck);
 	fix_free(m);
 }
 
@@ -577,11 +569,11 @@ int main(void)
 		cmocka_unit_test(test_threads_give_the_same),
 		cmocka_unit_test(test_direct_reads_give_the_same),
 		cmocka_unit_test(test_wide_columns_read_only_the_slice),
-		cmocka_unit_test(test_pieces_tile_a_slice),
 		cmocka_unit_test(test_bad_scales_and_ids_are_refused_at_load),
-		cmocka_unit_test(test_values_are_judged_at_their_edges),
 		cmocka_unit_test(test_file_cut_after_opening_is_refused),
 		cmocka_unit_test(test_file_cut_under_its_rows_is_refused),
+		cmocka_unit_test(test_scales_around_a_page_give_the_same),
+		cmocka_unit_test(test_file_cut_under_its_scales_is_refused_as_cut),
 		cmocka_unit_test(test_a_fault_elsewhere_is_not_hidden),
 		cmocka_unit_test(test_callers_failures_and_cancel_end_the_load),
 		cmocka_unit_test(test_dummy_is_one_model_whatever_the_split),

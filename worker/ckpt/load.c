@@ -203,7 +203,8 @@ static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 	uint64_t first, n;
 
 	for (;;) {
-		int ret;
+		struct errbuf why = {0};
+		int ret, lost;
 
 		while (load_reader_count(r) < l->depth &&
 			take_piece(l, &stretch, &item, &first, &n))
@@ -212,12 +213,15 @@ static int run_reads(struct load *l, struct load_reader *r, struct errbuf *err)
 		if (load_reader_count(r) == 0)
 			return 0;
 		ret = load_reader_end(r, &rows, &part, err);
-		if (ret == 0)
-			ret = deliver(l, &rows, &part, err);
-		if (ret == 0)
-			ret = load_reader_release(r, err);
 		if (ret < 0)
 			return ret;
+		ret = deliver(l, &rows, &part, err);
+		/* what is amiss with the zeros that a lost file leaves is the file's fault */
+		lost = load_reader_release(r, &why);
+		if (lost < 0)
+			*err = why;
+		if (ret < 0 || lost < 0)
+			return lost < 0 ? lost : ret;
 	}
 }
 

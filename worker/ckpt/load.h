@@ -44,7 +44,8 @@ struct load_rows {
 struct load_ops {
 	/*
 	 * Takes rows; the buffers are good until it returns. Called by several threads at once,
-	 * never with the same rows twice, in no promised order. Scales and expert ids are checked.
+	 * never with the same rows twice, in no promised order. Scales and expert ids are checked;
+	 * data and scales may lie in a mapping of the file, and change if another writes to it.
 	 * Non-zero (-errno, with err filled) ends the load.
 	 */
 	int (*rows)(void *user, const struct load_rows *rows, struct errbuf *err);

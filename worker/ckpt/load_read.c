@@ -16,7 +16,8 @@ enum { DATA, SCALES, PARTS };
 enum {
 	HUGE_BYTES = 2 << 20,
 	USED_BYTES =
-		8 << 20, /* mapped pages are given back in as much: each time stops all cores */
+		8 << 20,  /* mapped pages are given back in as much: each time stops all cores */
+	MAP_LEAST = 4096, /* fewer scales are sooner copied than shown */
 };
 
 /* The data or the scales of a piece on their way. */
@@ -36,6 +37,11 @@ struct slot {
 	struct op op[PARTS];
 };
 
+/* Mapped bytes that are to be given back. */
+struct used {
+	uint8_t *from, *end;
+};
+
 struct load_reader {
 	struct load_reader_opts o;
 	struct io_uring ring;
@@ -44,7 +50,7 @@ struct load_reader {
 	uint32_t flying;  /* reads in the ring */
 	struct slot *slots, *ended;
 	uint8_t *memory, *shared[PARTS];
-	uint8_t *used_from, *used_end; /* mapped, and to be given back */
+	struct used used[PARTS]; /* each in an order of its own */
 	uint64_t memory_bytes;
 	struct load_stats stats;
 };
@@ -185,8 +191,10 @@ static int read_span(struct load_reader *r, const struct load_span *s, uint8_t *
 /* Is it to be used where the file is mapped? */
 static bool is_mapped(const struct load_reader *r, const struct slot *s, int i)
 {
-	return i == DATA && s->item->kind != TENSOR_GATE_TID2EID && !s->op[i].direct &&
-	       r->o.files[s->op[i].span.file].map;
+	const struct load_span *span = &s->op[i].span;
+
+	return s->item->kind != TENSOR_GATE_TID2EID && !s->op[i].direct &&
+	       r->o.files[span->file].map && (i == DATA || load_span_bytes(span) >= MAP_LEAST);
 }
 
 static uint8_t *mapped_pages(const struct load_file *file, const struct load_span *s)
@@ -306,35 +314,44 @@ int load_reader_end(struct load_reader *r, struct load_rows *ret_rows, struct pl
 }
 
 /* Else all of the file would count as this process's memory. */
-static void give_back(struct load_reader *r)
+static void give_back(struct used *u)
 {
-	if (r->used_from < r->used_end)
-		(void)madvise(r->used_from, (size_t)(r->used_end - r->used_from), MADV_DONTNEED);
-	r->used_from = r->used_end = NULL;
+	if (u->from < u->end)
+		(void)madvise(u->from, (size_t)(u->end - u->from), MADV_DONTNEED);
+	*u = (struct used){0};
+}
+
+static int release_part(struct load_reader *r, struct slot *s, int i, struct errbuf *err)
+{
+	const struct load_span *span = &s->op[i].span;
+	const struct load_file *file = &r->o.files[span->file];
+	uint64_t at, lost = file->lost;
+	struct used *u = &r->used[i];
+	uint8_t byte, *from;
+	int ret;
+
+	if (lost) {
+		at = lost - 1;
+		ret = read_range(r, file->fd, &byte, 1, &at);
+		return fail_read(r, s, i == SCALES, at, ret < 0 ? ret : -EIO, err);
+	}
+	from = mapped_pages(file, span);
+	if (!u->from || from < u->from || from - u->from > USED_BYTES) {
+		give_back(u);
+		u->from = from;
+	}
+	u->end = file->map + span->offset + load_span_bytes(span);
+	return 0;
 }
 
 int load_reader_release(struct load_reader *r, struct errbuf *err)
 {
-	const struct load_span *span = &r->ended->op[DATA].span;
-	const struct load_file *file = &r->o.files[span->file];
-	uint64_t at, lost = file->lost;
-	uint8_t byte, *from;
-	int ret;
+	int ret = 0;
 
-	if (!is_mapped(r, r->ended, DATA))
-		return 0;
-	if (lost) {
-		at = lost - 1;
-		ret = read_range(r, file->fd, &byte, 1, &at);
-		return fail_read(r, r->ended, false, at, ret < 0 ? ret : -EIO, err);
-	}
-	from = mapped_pages(file, span);
-	if (!r->used_from || from < r->used_from || from - r->used_from > USED_BYTES) {
-		give_back(r);
-		r->used_from = from;
-	}
-	r->used_end = file->map + span->offset + load_span_bytes(span);
-	return 0;
+	for (int i = 0; i < PARTS && ret == 0; i++)
+		if (is_mapped(r, r->ended, i))
+			ret = release_part(r, r->ended, i, err);
+	return ret;
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -437,7 +454,8 @@ void load_reader_close(struct load_reader *r, struct load_stats *stats)
 		return;
 	while (r->flying && reap(r) == 0)
 		;
-	give_back(r);
+	for (int i = 0; i < PARTS; i++)
+		give_back(&r->used[i]);
 	if (r->has_ring)
 		io_uring_queue_exit(&r->ring);
 	if (r->memory)

@@ -10,7 +10,8 @@
  *	release gives back what was mapped
  *
  * Shown as mapped is only what may change while it is looked at without harm, when another process
- * writes to the file: numbers. Scales and ids are checked first and used then, so they are copied.
+ * writes to the file: numbers, also those of large scales, which who packs them checks once more.
+ * Ids are checked first and used then, so they are copied; so are small scales, which costs less.
  *
  * Made, used and closed by one thread.
  */
