@@ -60,6 +60,7 @@ struct harness {
 	void (*call)(struct harness *h, void *arg);
 	void *call_arg;
 	struct pending *pending; /* /later */
+	struct loop_timer drip;  /* of all /drip */
 	int ready;               /* of starting: 0 not yet, 1, -errno */
 };
 

@@ -7,8 +7,8 @@ struct pending {
 	struct pending *next;
 	struct harness *h;
 	struct http_exchange *x;
-	struct loop_timer drip;
-	long left;
+	struct loop_timer pause; /* /pause */
+	long left;               /* /drip */
 	bool later;
 };
 
@@ -19,7 +19,7 @@ static void forget(struct pending *p)
 	while (*at != p)
 		at = &(*at)->next;
 	*at = p->next;
-	loop_timer_stop(p->h->loop, &p->drip);
+	loop_timer_stop(p->h->loop, &p->pause);
 	free(p);
 }
 
@@ -98,18 +98,30 @@ static void stream_all(struct http_exchange *x, long n)
 	http_stream_end(x);
 }
 
+/* One timer for all: what a step of the model brings, each stream gets in the same turn. */
 static void on_drip(struct loop_timer *t, void *user)
 {
-	struct pending *p = user;
-	char text[32];
+	struct harness *h = user;
+	struct pending *next;
 
-	http_stream_write(p->x, text, (size_t)sprintf(text, "%ld,", p->left));
-	if (--p->left > 0) {
-		loop_timer_set(p->h->loop, t, 1); /* next turn */
-		return;
+	for (struct pending *p = h->pending; p; p = next) {
+		char text[24], *at = text + sizeof(text);
+		long n = p->left;
+
+		next = p->next;
+		if (n == 0)
+			continue;
+		*--at = ',';
+		for (; n > 0; n /= 10)
+			*--at = (char)('0' + n % 10);
+		http_stream_write(p->x, at, (size_t)(text + sizeof(text) - at));
+		if (--p->left > 0) {
+			loop_timer_set(h->loop, t, 1); /* next turn */
+			continue;
+		}
+		http_stream_end(p->x);
+		forget(p);
 	}
-	http_stream_end(p->x);
-	forget(p);
 }
 
 static void drip(struct harness *h, struct http_exchange *x, long n)
@@ -117,9 +129,10 @@ static void drip(struct harness *h, struct http_exchange *x, long n)
 	struct pending *p = hold(h, x, true);
 
 	http_stream_begin(x, 200, "text/plain");
-	p->left = n;
-	p->drip = (struct loop_timer){.fn = on_drip, .user = p};
-	loop_timer_set(h->loop, &p->drip, 1);
+	p->left = MAX(n, 1);
+	h->drip.fn = on_drip;
+	h->drip.user = h;
+	loop_timer_set(h->loop, &h->drip, 1);
 }
 
 static void after_pause(struct loop_timer *t, void *user)
@@ -138,8 +151,8 @@ static void pause_for(struct harness *h, struct http_exchange *x, long ms)
 
 	http_stream_begin(x, 200, "text/plain");
 	http_stream_write(x, "before ", 7);
-	p->drip = (struct loop_timer){.fn = after_pause, .user = p};
-	loop_timer_set(h->loop, &p->drip, loop_now(h->loop) + (mono_ns_t)ms * NS_PER_MS);
+	p->pause = (struct loop_timer){.fn = after_pause, .user = p};
+	loop_timer_set(h->loop, &p->pause, loop_now(h->loop) + (mono_ns_t)ms * NS_PER_MS);
 }
 
 static void flood(struct harness *h, struct http_exchange *x)
