@@ -136,6 +136,55 @@ static void sum_parts(float *x, const float *const *part, uint32_t parts, size_t
 	}
 }
 
+/* Half a line: one register with AVX2, two without. Of floats anywhere. */
+typedef float half_line __attribute__((vector_size(32), aligned(4), may_alias));
+
+/*
+ * x = a + b for two ranks; x is one of them, `theirs` the other. In wider registers than
+ * sum_parts(), and without asking for x, which its CPU finds by itself: an all-reduce takes 0.85 to
+ * 0.95 of the time from 4 KiB on. (With a loop over any number of parts in a line it gained
+ * nothing.)
+ */
+static inline __attribute__((always_inline)) void sum_lines(
+	float *x, const float *a, const float *b, const float *theirs, size_t n)
+{
+	size_t k;
+
+	for (k = 0; k + LINE_FLOATS <= n; k += LINE_FLOATS) {
+		const half_line *p = (const half_line *)(a + k), *q = (const half_line *)(b + k);
+		half_line low, high, *to = (half_line *)(x + k);
+
+		__builtin_prefetch(theirs + k + AHEAD_FLOATS);
+		low = p[0] + q[0];
+		high = p[1] + q[1];
+		to[0] = low;
+		to[1] = high;
+	}
+	for (; k < n; k++)
+		x[k] = a[k] + b[k];
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) static void sum_two_avx2(
+	float *x, const float *a, const float *b, const float *theirs, size_t n)
+{
+	sum_lines(x, a, b, theirs, n);
+}
+#endif
+
+static void sum_two(float *x, const float *const *part, size_t n)
+{
+	const float *theirs = part[0] == x ? part[1] : part[0];
+
+#if defined(__x86_64__)
+	if (__builtin_cpu_supports("avx2")) {
+		sum_two_avx2(x, part[0], part[1], theirs, n);
+		return;
+	}
+#endif
+	sum_lines(x, part[0], part[1], theirs, n);
+}
+
 /*
  * The tiles of a round, summed up into x, which holds this rank's part of them. Between two pieces
  * of them a piece of the next_n floats behind them goes into the tile of the next round, which is
@@ -154,7 +203,10 @@ static void reduce_tile(struct comm_shm *s, float *x, size_t n, size_t next_n)
 		for (uint32_t i = 0; i < s->comm.world; i++)
 			part[i] = (const float *)tile_of(s, i, parity) + k;
 		part[s->comm.rank] = x + k;
-		sum_parts(x + k, part, s->comm.world, m);
+		if (s->comm.world == 2)
+			sum_two(x + k, part, m);
+		else
+			sum_parts(x + k, part, s->comm.world, m);
 		if (k < next_n)
 			memcpy(next + k * sizeof(float), x + n + k,
 				MIN(PIECE_FLOATS, next_n - k) * sizeof(float));

@@ -134,7 +134,7 @@ static float sum_by_rank(uint32_t world, size_t i)
 
 static void reduce(struct group *g, uint32_t rank)
 {
-	float *x = malloc(sizeof(*x) * (g->n + 1));
+	float *room = malloc(sizeof(*room) * (g->n + 2)), *x = room + 1; /* at no whole vector */
 	int bad = 0;
 
 	for (size_t i = 0; i < g->n; i++)
@@ -145,7 +145,7 @@ static void reduce(struct group *g, uint32_t rank)
 		bad |= x[i] != sum_by_rank(g->world, i);
 	if (g->ret[rank] == 0 && (bad || x[g->n] != 42))
 		g->ret[rank] = 1;
-	free(x);
+	free(room);
 }
 
 static void gather(struct group *g, uint32_t rank)
