@@ -307,6 +307,8 @@ static void measure(struct report *rep, const struct files *f, bool cold)
 	for (size_t i = 0; i < ARRAY_LEN(ways); i++)
 		if (cold || !ways[i].device_only)
 			ways[n++] = ways[i];
+	for (size_t i = 0; i < n; i++)
+		ways[i].processes = ways[i].load ? ways[i].arg / 16 : 1;
 	for (int round = 0; round < ROUNDS; round++)
 		for (size_t i = 0; i < n; i++) {
 			double seconds;
