@@ -249,30 +249,30 @@ LINES(8)
 LINES(16)
 LINES(32)
 
-/*
- * Interleaves 16 rows of `units` units into *to and returns how many it did: those in whole
- * registers. Rows are often a power of two apart and then share the sets of the first cache, so
- * that a line is taken whole when it is there. Stops in front of a line with a byte whose bits
- * under mask exceed most (255: none does).
- */
-static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t bytes,
+/* The first `end` bytes of 16 rows, as turn_group(). */
+static size_t turn_group_avx512(const uint8_t *raw, size_t stride, size_t end, size_t bytes,
 	uint8_t mask, uint8_t most, uint8_t *to)
 {
-	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE] = {0};
 	bool (*turn)(const uint8_t *, size_t, size_t, uint8_t, uint8_t, uint8_t *) =
 		bytes == 1   ? turn_line_avx512_8
 		: bytes == 2 ? turn_line_avx512_16
 			     : turn_line_avx512_32;
-	bool wide = __builtin_cpu_supports("avx512bw");
-	size_t end = units * bytes / 16 * 16, width;
+
+	for (size_t at = 0; at < end; at += LINE)
+		if (!turn(raw + at, stride, MIN(end - at, (size_t)LINE), mask, most,
+			    to + at * KERN_GROUP))
+			return at;
+	return end;
+}
+
+static size_t turn_group_plain(const uint8_t *raw, size_t stride, size_t end, size_t bytes,
+	uint8_t mask, uint8_t most, uint8_t *to)
+{
+	_Alignas(LINE) uint8_t rows[KERN_GROUP][LINE] = {0};
+	size_t width;
 
 	for (size_t at = 0; at < end; at += width) {
 		width = MIN(end - at, (size_t)LINE);
-		if (wide) {
-			if (!turn(raw + at, stride, width, mask, most, to + at * KERN_GROUP))
-				return at / bytes;
-			continue;
-		}
 		for (size_t i = 0; i < KERN_GROUP; i++) {
 			_mm_prefetch(raw + (i + KERN_GROUP) * stride + at, _MM_HINT_T1);
 			if (width == LINE)
@@ -282,10 +282,26 @@ static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t
 		}
 		/* what a shorter line leaves of the one before has been found good */
 		if (most != 255 && tile_has_above(rows, mask, most))
-			return at / bytes;
+			return at;
 		turn_line(rows, width, bytes, to + at * KERN_GROUP);
 	}
-	return end / bytes;
+	return end;
+}
+
+/*
+ * Interleaves 16 rows of `units` units into *to and returns how many it did: those in whole
+ * registers. Rows are often a power of two apart and then share the sets of the first cache, so
+ * that a line is taken whole when it is there. Stops in front of a line with a byte whose bits
+ * under mask exceed most (255: none does).
+ */
+static size_t turn_group(const uint8_t *raw, size_t stride, size_t units, size_t bytes,
+	uint8_t mask, uint8_t most, uint8_t *to)
+{
+	size_t end = units * bytes / 16 * 16;
+
+	if (__builtin_cpu_supports("avx512bw"))
+		return turn_group_avx512(raw, stride, end, bytes, mask, most, to) / bytes;
+	return turn_group_plain(raw, stride, end, bytes, mask, most, to) / bytes;
 }
 
 /* The scales of one row from a block on; returns the block whose scale is bad, or -1. */
