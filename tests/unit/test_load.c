@@ -284,8 +284,9 @@ static void test_wide_columns_read_only_the_slice(void **state)
 	fix_free(m);
 }
 
-/* Changes bytes of the model, writes it, expects load_run to refuse. */
-static void expect_refusal(struct fix_model *m, int ret, const char *a, const char *b)
+/* Changes bytes of the model, writes it, expects load_run to refuse, or (0) not to. */
+static void expect_refusal(
+	struct fix_model *m, uint32_t rank, uint32_t world, int ret, const char *a, const char *b)
 {
 	struct run r = {.m = m};
 	struct errbuf err = {"", 0};
@@ -294,9 +295,11 @@ static void expect_refusal(struct fix_model *m, int ret, const char *a, const ch
 	fix_write(m);
 	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
 	r.ck = ck;
-	assert_int_equal(load(&r, 0, 1, NULL, NULL, &err), ret);
-	fix_assert_says(err.text, a, b, NULL);
-	assert_int_equal(err.exit_code, EXIT_DATA_ERR);
+	assert_int_equal(load(&r, rank, world, NULL, NULL, &err), ret);
+	if (ret < 0) {
+		fix_assert_says(err.text, a, b, NULL);
+		assert_int_equal(err.exit_code, EXIT_DATA_ERR);
+	}
 	ckpt_close(ck);
 }
 
@@ -311,19 +314,28 @@ static void test_bad_scales_and_ids_are_refused_at_load(void **state)
 
 	(void)state;
 	t->data[160 / 32 * 7 + 2] = 255;
-	expect_refusal(m, -EINVAL, "layers.1.ffn.experts.3.w1.weight", "row 7, column 2 is 255");
+	expect_refusal(
+		m, 0, 1, -EINVAL, "layers.1.ffn.experts.3.w1.weight", "row 7, column 2 is 255");
 	t->data[160 / 32 * 7 + 2] = byte;
+	/* columns of other workers lie between one's own, and are theirs to refuse */
+	t = fix_find(m, "layers.1.ffn.experts.3.w2.scale");
+	byte = t->data[192 / 32 * 7 + 4];
+	t->data[192 / 32 * 7 + 4] = 255;
+	expect_refusal(m, 0, 2, 0, NULL, NULL);
+	expect_refusal(m, 1, 2, -EINVAL, "experts.3.w2.weight", "row 7, column 4 is 255");
+	t->data[192 / 32 * 7 + 4] = byte;
 	t = fix_find(m, "layers.2.attn.wo_a.weight_scale_inv");
 	memcpy(&old, t->data + 4 * 5, 4);
 	memcpy(t->data + 4 * 5, &nan, 4);
-	expect_refusal(m, -EINVAL, "layers.2.attn.wo_a.weight", "row 1, column 1 is not finite");
+	expect_refusal(
+		m, 0, 1, -EINVAL, "layers.2.attn.wo_a.weight", "row 1, column 1 is not finite");
 	memcpy(t->data + 4 * 5, &old, 4);
 	t = fix_find(m, "layers.1.ffn.gate.tid2eid");
 	memcpy(t->data + 8 * 2 * 70, &id, 8);
-	expect_refusal(m, -EINVAL, "layers.1.ffn.gate.tid2eid", "token 70");
+	expect_refusal(m, 0, 1, -EINVAL, "layers.1.ffn.gate.tid2eid", "token 70");
 	memcpy(t->data + 8 * 2 * 70, &zero, 8);
 	memcpy(t->data + 8 * 2 * 70 + 8, &zero, 8);
-	expect_refusal(m, -EINVAL, "layers.1.ffn.gate.tid2eid", "different ids below 8");
+	expect_refusal(m, 0, 1, -EINVAL, "layers.1.ffn.gate.tid2eid", "different ids below 8");
 	fix_free(m);
 }
 
@@ -392,11 +404,14 @@ static void test_file_cut_under_its_rows_is_refused(void **state)
 	fix_free(m);
 }
 
+/* Scales of experts are two pages. */
+static const struct fix_opts paged = {
+	.quantised = true, .hidden = 512, .inter = 512, .experts = 2, .vocab = 64};
+
 /* Scales of a page and more are looked at in the mapping; smaller ones are copied. */
 static void test_scales_around_a_page_give_the_same(void **state)
 {
-	struct fix_opts o = {
-		.quantised = true, .hidden = 512, .inter = 512, .experts = 2, .vocab = 64};
+	struct fix_opts o = paged;
 
 	(void)state;
 	for (int direct = LOAD_DIRECT_AUTO; direct <= LOAD_DIRECT_ON; direct++) {
@@ -411,8 +426,7 @@ static void test_scales_around_a_page_give_the_same(void **state)
 /* What the caller says of the zeros it found there is not the reason. */
 static void test_file_cut_under_its_scales_is_refused_as_cut(void **state)
 {
-	struct fix_opts o = {
-		.quantised = true, .hidden = 512, .inter = 512, .experts = 2, .vocab = 64};
+	struct fix_opts o = paged;
 	struct fix_model *m = fix_new(&o);
 	struct run r = {.m = m, .fault = 3};
 	struct errbuf err;
