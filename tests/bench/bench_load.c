@@ -280,10 +280,13 @@ static void add_rows(struct report *rep, const struct files *f, const struct way
 	}
 }
 
-/* Files that come from the device may take as much memory again, in the page cache. */
+/*
+ * Files that come from the device may take as much memory again, in the page cache. The rest is for
+ * what two workers both hold, and because not all that is touched here is what a run gets.
+ */
 static size_t run_bytes(const struct files *f, bool cold)
 {
-	return f->total * (cold ? 2 : 1) + f->total / 8;
+	return f->total * (cold ? 2 : 1) + f->total / 2;
 }
 
 static void measure(struct report *rep, const struct files *f, bool cold)
