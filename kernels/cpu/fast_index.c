@@ -34,7 +34,7 @@ VEC_INLINE void head_tile(const int mr, const float *const *q, const float *pane
 #pragma GCC unroll 4
 		for (int v = 0; v < VEC_NV; v++)
 			acc[i][v] = v16_set1(0);
-	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, next, acc);
+	product_tile(mr, VEC_NV, q, KERN_INDEX, panel, TILE_N, KERN_GROUP, next, acc);
 #pragma GCC unroll 8
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4

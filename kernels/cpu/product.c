@@ -7,7 +7,7 @@
  *               scale would have done to each of them is done to the sums (product_bare())
  *   many rows   a panel of KERN_PANEL_K columns x up to VEC_NV groups is widened once into the L1
  *               cache and used for every row, more of them at a time where it is narrow; partial
- *               sums wait in scratch between panels
+ *               sums wait in scratch between panels; f32 weights are a panel as they lie
  *
  * Storing and reloading a partial sum does not change it, so both paths give the same bits.
  */
@@ -384,7 +384,7 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 	}
 }
 
-/* Widens columns k0 .. k0+kn-1 of nv groups into panel[kn][nv * 16]. */
+/* Widens columns k0 .. k0+kn-1 of nv groups into panel[kn][nv * 16]; not for F32, which is one. */
 static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t nv, uint32_t k0,
 	uint32_t kn, float *panel)
 {
@@ -394,9 +394,6 @@ static void product_panel(const struct kern_weight *w, uint32_t group, uint32_t 
 		float *to = panel + v * KERN_GROUP;
 
 		switch (w->dtype) {
-		case KERN_F32:
-			product_panel_of(KERN_F32, w, group + v, k0, kn, ld, to);
-			break;
 		case KERN_F16:
 			product_panel_of(KERN_F16, w, group + v, k0, kn, ld, to);
 			break;
@@ -417,8 +414,10 @@ struct product_panel {
 	uint32_t k0, kn, rows, nv;
 	bool last;      /* of its outputs: sums go to y */
 	uint32_t n;     /* outputs that are there */
-	const float *w; /* [kn][nv * 16] */
-	float *sums;    /* [rows][nv * 16] between panels */
+	bool in_place;  /* w is of the weight itself: [nv][kn][16], groups `apart` floats apart; */
+	const float *w; /* else [kn][nv * 16] */
+	size_t apart;
+	float *sums; /* [rows][nv * 16] between panels */
 	float *y;
 	size_t ldy;
 	/* the panel after it: its stretches are too short for the hardware to see where they lead
@@ -438,8 +437,8 @@ static void product_look_ahead(struct product_panel *p, const struct kern_weight
 }
 
 /* y[mr][n] or sums[mr][nv * 16] = (sums +) x[mr] panel; the tile-th tile of rows, from row t on. */
-VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct product_panel *p,
-	const float *const *x, uint32_t t, uint32_t tile)
+VEC_INLINE void product_tile_sums(const int mr, const int nv, const bool in_place,
+	const struct product_panel *p, const float *const *x, uint32_t t, uint32_t tile)
 {
 	struct tile_ahead next = {{(const char *)p->w, (const char *)p->w}, 0};
 	float *sums = p->sums + (size_t)t * nv * KERN_GROUP;
@@ -455,7 +454,8 @@ VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct produ
 #pragma GCC unroll 4
 		for (int v = 0; v < nv; v++)
 			acc[i][v] = p->k0 ? v16_load(sums + (i * nv + v) * 16) : v16_set1(0);
-	product_tile(mr, nv, x, p->kn, p->w, &next, acc);
+	product_tile(mr, nv, x, p->kn, p->w, in_place ? KERN_GROUP : nv * KERN_GROUP,
+		in_place ? p->apart : KERN_GROUP, &next, acc);
 #pragma GCC unroll 12
 	for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
@@ -470,14 +470,14 @@ VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct produ
 		}
 }
 
-#define PRODUCT_TILE(mr, nv)                                                                       \
+#define PRODUCT_TILE(mr, nv, in_place)                                                             \
 	case mr:                                                                                   \
-		product_tile_sums(mr, nv, p, at, t, t / most);                                     \
+		product_tile_sums(mr, nv, in_place, p, at, t, t / most);                           \
 		break;
 
-/* All rows times a panel of nv groups, `many` of them at a time. */
-#define PRODUCT_TILES(nv, many, ...)                                                               \
-	static void product_tiles_##nv(const struct product_panel *p, const float *const *x)       \
+/* All rows times a panel, `many` of them at a time. */
+#define PRODUCT_TILES(name, many, ...)                                                             \
+	static void product_tiles_##name(const struct product_panel *p, const float *const *x)     \
 	{                                                                                          \
 		enum { most = many };                                                              \
                                                                                                    \
@@ -492,22 +492,31 @@ VEC_INLINE void product_tile_sums(const int mr, const int nv, const struct produ
 		}                                                                                  \
 	}
 
-#define PRODUCT_TILE_6(nv)                                                                         \
-	PRODUCT_TILE(1, nv)                                                                        \
-	PRODUCT_TILE(2, nv)                                                                        \
-	PRODUCT_TILE(3, nv) PRODUCT_TILE(4, nv) PRODUCT_TILE(5, nv) PRODUCT_TILE(6, nv)
-#define PRODUCT_TILE_12(nv)                                                                        \
-	PRODUCT_TILE_6(nv)                                                                         \
-	PRODUCT_TILE(7, nv)                                                                        \
-	PRODUCT_TILE(8, nv)                                                                        \
-	PRODUCT_TILE(9, nv) PRODUCT_TILE(10, nv) PRODUCT_TILE(11, nv) PRODUCT_TILE(12, nv)
-
+#define PRODUCT_TILE_6(nv, in_place)                                                               \
+	PRODUCT_TILE(1, nv, in_place)                                                              \
+	PRODUCT_TILE(2, nv, in_place)                                                              \
+	PRODUCT_TILE(3, nv, in_place)                                                              \
+	PRODUCT_TILE(4, nv, in_place) PRODUCT_TILE(5, nv, in_place) PRODUCT_TILE(6, nv, in_place)
 #if VEC_WIDE
-PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_12(1))
-PRODUCT_TILES(2, VEC_MR_NARROW, PRODUCT_TILE_12(2))
-PRODUCT_TILES(4, VEC_MR, PRODUCT_TILE_6(4))
+#define PRODUCT_TILE_NARROW(nv, in_place)                                                          \
+	PRODUCT_TILE_6(nv, in_place)                                                               \
+	PRODUCT_TILE(7, nv, in_place)                                                              \
+	PRODUCT_TILE(8, nv, in_place)                                                              \
+	PRODUCT_TILE(9, nv, in_place)                                                              \
+	PRODUCT_TILE(10, nv, in_place)                                                             \
+	PRODUCT_TILE(11, nv, in_place)                                                             \
+	PRODUCT_TILE(12, nv, in_place)
 #else
-PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_6(1))
+#define PRODUCT_TILE_NARROW PRODUCT_TILE_6
+#endif
+
+PRODUCT_TILES(1, VEC_MR_NARROW, PRODUCT_TILE_NARROW(1, false))
+PRODUCT_TILES(1_in_place, VEC_MR_NARROW, PRODUCT_TILE_NARROW(1, true))
+#if VEC_WIDE
+PRODUCT_TILES(2, VEC_MR_NARROW, PRODUCT_TILE_NARROW(2, false))
+PRODUCT_TILES(2_in_place, VEC_MR_NARROW, PRODUCT_TILE_NARROW(2, true))
+PRODUCT_TILES(4, VEC_MR, PRODUCT_TILE_6(4, false))
+PRODUCT_TILES(4_in_place, VEC_MR, PRODUCT_TILE_6(4, true))
 #endif
 
 /* Groups of the next panel: as many as a tile takes, fewer at the end. */
@@ -520,22 +529,24 @@ static void product_tiles(const struct product_panel *p, const float *const *x)
 {
 #if VEC_WIDE
 	if (p->nv == 4) {
-		product_tiles_4(p, x);
+		(p->in_place ? product_tiles_4_in_place : product_tiles_4)(p, x);
 		return;
 	}
 	if (p->nv == 2) {
-		product_tiles_2(p, x);
+		(p->in_place ? product_tiles_2_in_place : product_tiles_2)(p, x);
 		return;
 	}
 #endif
-	product_tiles_1(p, x);
+	(p->in_place ? product_tiles_1_in_place : product_tiles_1)(p, x);
 }
 
 void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t groups, uint32_t rows,
 	const float *const *x, float *y, size_t ldy, const uint8_t *next, float *panel)
 {
 	struct product_panel p = {.rows = rows,
+		.in_place = w->dtype == KERN_F32,
 		.w = panel,
+		.apart = (size_t)w->k * KERN_GROUP,
 		.sums = panel + KERN_PANEL_BYTES / sizeof(float),
 		.ldy = ldy};
 
@@ -558,7 +569,10 @@ void KERN_FN(product)(const struct kern_weight *w, uint32_t group, uint32_t grou
 			else if (after < groups)
 				product_look_ahead(
 					&p, w, group + after, product_width(groups - after), 0);
-			product_panel(w, group + g, p.nv, p.k0, p.kn, panel);
+			if (p.in_place)
+				p.w = (const float *)product_at(KERN_F32, w, group + g, p.k0);
+			else
+				product_panel(w, group + g, p.nv, p.k0, p.kn, panel);
 			product_tiles(&p, x);
 		}
 	}
