@@ -37,8 +37,9 @@ struct slot {
 	struct op op[PARTS];
 };
 
-/* Mapped bytes that are to be given back. */
+/* Bytes of one file's mapping that are to be given back. */
 struct used {
+	const struct load_file *file;
 	uint8_t *from, *end;
 };
 
@@ -313,7 +314,10 @@ int load_reader_end(struct load_reader *r, struct load_rows *ret_rows, struct pl
 	return 0;
 }
 
-/* Else all of the file would count as this process's memory. */
+/*
+ * Else all of the file would count as this process's memory. Never from one file's mapping to
+ * another's: what lies between them would be lost, and may be anybody's.
+ */
 static void give_back(struct used *u)
 {
 	if (u->from < u->end)
@@ -327,7 +331,7 @@ static int release_part(struct load_reader *r, struct slot *s, int i, struct err
 	const struct load_file *file = &r->o.files[span->file];
 	uint64_t at, lost = file->lost;
 	struct used *u = &r->used[i];
-	uint8_t byte, *from;
+	uint8_t byte, *from, *end;
 	int ret;
 
 	if (lost) {
@@ -336,11 +340,12 @@ static int release_part(struct load_reader *r, struct slot *s, int i, struct err
 		return fail_read(r, s, i == SCALES, at, ret < 0 ? ret : -EIO, err);
 	}
 	from = mapped_pages(file, span);
-	if (!u->from || from < u->from || from - u->from > USED_BYTES) {
+	end = file->map + span->offset + load_span_bytes(span);
+	if (u->file != file || from < u->from || from - u->from > USED_BYTES) {
 		give_back(u);
-		u->from = from;
+		*u = (struct used){file, from, end};
 	}
-	u->end = file->map + span->offset + load_span_bytes(span);
+	u->end = MAX(u->end, end);
 	return 0;
 }
 
