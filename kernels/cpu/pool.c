@@ -12,13 +12,14 @@ enum { LINE = 64 }; /* of the cache */
 /*
  * How long a thread spins before it sleeps. Where others want the CPUs, a spinning thread keeps
  * its partner from running, and what it waits for does not come: each wait in vain halves the next
- * one, each that was worth it doubles it again.
+ * one, each that was worth it doubles it again. None is shorter than a sleeper takes to wake: else
+ * two that sleep at each other's every wait would never find out that their CPUs are free.
  */
 struct patience {
 	uint64_t ns, most_ns; /* most_ns 0: none at all */
 };
 
-enum { LEAST_SPIN_NS = 1000 };
+enum { WAKING_NS = 50000 };
 
 /*
  * A round is one line moved each way: what starts it, and for each worker a line that ends it. What
@@ -76,7 +77,7 @@ static int spin_until(atomic_uint *v, unsigned x, int equal, struct patience *pa
 		now = now_ns();
 		end = end ? end : now + patience->ns;
 	} while (now < end);
-	patience->ns = MAX(patience->ns / 2, (uint64_t)LEAST_SPIN_NS);
+	patience->ns = MAX(patience->ns / 2, MIN(patience->most_ns, (uint64_t)WAKING_NS));
 	return 0;
 }
 
