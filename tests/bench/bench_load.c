@@ -336,6 +336,9 @@ static void list_files(struct files *f, const struct ckpt *ck)
 	}
 }
 
+/* Of the checkpoint to remove in the end, also by a signal; "": none. */
+static char temporary[256];
+
 /* Who gives it too little time must see that this is why rows are missing. */
 static void on_stop(int signal)
 {
@@ -343,45 +346,70 @@ static void on_stop(int signal)
 				   "measured (DIR device|cache measures one half)\n";
 
 	(void)!write(STDOUT_FILENO, line, sizeof(line) - 1);
+	if (temporary[0])
+		checkpoint_remove(temporary);
 	_exit(128 + signal);
+}
+
+struct args {
+	const char *dir;  /* NULL: a temporary one */
+	const char *half; /* NULL: both */
+	bool only;        /* makes the checkpoint and measures nothing */
+};
+
+static bool parse(int argc, char **argv, struct args *ret)
+{
+	*ret = (struct args){.only = argc > 1 && strcmp(argv[1], "--make") == 0};
+	if (ret->only) {
+		argc--;
+		argv++;
+		if (argc < 2)
+			return false;
+	}
+	if (argc > (ret->only ? 2 : 3) || (argc > 1 && argv[1][0] == '-'))
+		return false;
+	ret->dir = argc > 1 ? argv[1] : NULL;
+	ret->half = argc > 2 ? argv[2] : NULL;
+	return !ret->half || strcmp(ret->half, "device") == 0 || strcmp(ret->half, "cache") == 0;
 }
 
 int main(int argc, char **argv)
 {
 	const char *tmp = getenv("TMPDIR");
-	char dir[256];
-	struct files f = {.dir = argc > 1 ? argv[1] : dir};
+	struct files f = {0};
 	struct errbuf err = {0};
 	struct report rep;
 	struct ckpt *ck;
-	bool made, only = argc == 3 && strcmp(argv[1], "--make") == 0;
-	const char *half = argc == 3 && !only ? argv[2] : NULL;
+	struct args args;
+	bool made;
 
-	if (only)
-		f.dir = argv[2];
-	if (half && strcmp(half, "device") != 0 && strcmp(half, "cache") != 0) {
-		fprintf(stderr, "bench_load: \"%s\" is neither device nor cache\n", half);
+	if (!parse(argc, argv, &args)) {
+		fprintf(stderr, "usage: bench_load [DIR [device|cache]] | --make DIR\n");
 		return EXIT_USAGE_ERR;
 	}
-	snprintf(dir, sizeof(dir), "%s/heddle-bench-load.%d", tmp ? tmp : ".", (int)getpid());
+	if (!args.dir)
+		snprintf(temporary, sizeof(temporary), "%s/heddle-bench-load.%d", tmp ? tmp : ".",
+			(int)getpid());
+	f.dir = args.dir ? args.dir : temporary;
+	signal(SIGTERM, on_stop);
+	signal(SIGINT, on_stop);
 	if (checkpoint_make(f.dir, &made, &err) < 0 || ckpt_open(f.dir, &ck, &err) < 0) {
 		printf("skipped: %s\n", err.text);
-		checkpoint_remove(dir);
+		if (temporary[0])
+			checkpoint_remove(temporary);
 		return 77;
 	}
 	list_files(&f, ck);
 	ckpt_close(ck);
-	if (only)
+	if (args.only)
 		return 0;
 	report_open(
 		&rep, "load", "Loading a checkpoint of 2 GB beside reading its files into memory");
-	signal(SIGTERM, on_stop);
-	signal(SIGINT, on_stop);
-	if (!half || strcmp(half, "device") == 0)
+	if (!args.half || strcmp(args.half, "device") == 0)
 		measure(&rep, &f, true);
-	if (!half || strcmp(half, "cache") == 0)
+	if (!args.half || strcmp(args.half, "cache") == 0)
 		measure(&rep, &f, false);
-	if (argc < 2)
-		checkpoint_remove(dir);
+	if (temporary[0])
+		checkpoint_remove(temporary);
 	return report_close(&rep);
 }

@@ -215,6 +215,8 @@ out:
 
 void checkpoint_remove(const char *dir)
 {
+	static const char *const others[] = {
+		"model.safetensors.index.json", "index.new", "config.json"};
 	char path[4096];
 
 	for (unsigned i = 0; i < SHARDS; i++) {
@@ -222,9 +224,9 @@ void checkpoint_remove(const char *dir)
 			SHARDS);
 		unlink(path);
 	}
-	snprintf(path, sizeof(path), "%s/model.safetensors.index.json", dir);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/config.json", dir);
-	unlink(path);
+	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, others[i]);
+		unlink(path);
+	}
 	rmdir(dir);
 }
