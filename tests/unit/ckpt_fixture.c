@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "worker/ckpt/ckpt.h"
+
 enum { LAYERS = 4, Q_LORA = 40, INDEX_HEADS = 3 };
 static const uint32_t ratios[LAYERS] = {0, 4, 128, 4};
 
@@ -381,6 +383,17 @@ void fix_write(struct fix_model *m)
 		assert_int_equal(
 			json_dump_file(index, fix_path(m, "model.safetensors.index.json"), 0), 0);
 	json_decref(index);
+}
+
+struct ckpt *fix_open(struct fix_model *m)
+{
+	struct errbuf err = {"", 0};
+	struct ckpt *ck;
+
+	fix_write(m);
+	if (ckpt_open(m->dir, &ck, &err) < 0)
+		fail_msg("%s", err.text);
+	return ck;
 }
 
 void fix_free(struct fix_model *m)

@@ -12,6 +12,8 @@
 
 #include <jansson.h>
 
+struct ckpt; /* worker/ckpt/ckpt.h */
+
 /* A tensor as it goes into a file. */
 struct fix_tensor {
 	char name[128];
@@ -54,6 +56,8 @@ json_t *fix_config(const struct fix_opts *o);
 struct fix_model *fix_new(const struct fix_opts *o);
 /* Writes config.json and the shards with their index. May be called again after changes. */
 void fix_write(struct fix_model *m);
+/* Writes it and opens it as a checkpoint, which the caller closes. */
+struct ckpt *fix_open(struct fix_model *m);
 void fix_free(struct fix_model *m);
 struct fix_tensor *fix_find(struct fix_model *m, const char *name);
 /* Removes a tensor from the model; fix_write() then leaves it out. */

@@ -48,12 +48,9 @@ static void open_and_compare(const struct fix_opts *o, const char *wo_b)
 	struct fix_model *m = fix_new(o);
 	struct fix_tensor *t = fix_find(m, wo_b);
 	struct ckpt *ck;
-	struct errbuf err = {"", 0};
 
 	assert_non_null(t);
-	fix_write(m);
-	if (ckpt_open(m->dir, &ck, &err) < 0)
-		fail_msg("%s", err.text);
+	ck = fix_open(m);
 	assert_int_equal(ck->extra_n, 0);
 	assert_int_equal(ck->file_n, o->shards ? o->shards : 1);
 	check_bytes(ck, &entry(ck, TENSOR_WO_B, 3, -1)->data, t->data);
@@ -81,12 +78,10 @@ static void test_types_and_scales_are_recorded(void **state)
 	struct fix_model *m = fix_new(&o);
 	const struct ckpt_entry *e;
 	struct tensor_shape s;
-	struct errbuf err;
 	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	ck = fix_open(m);
 	e = entry(ck, TENSOR_WO_A, 2, -1);
 	assert_int_equal(e->elem, CKPT_F8_E4M3);
 	assert_int_equal(e->scale, CKPT_SCALE_E8M0);
@@ -112,13 +107,11 @@ static void test_kv_norm_is_found_under_its_saved_name(void **state)
 {
 	struct fix_opts o = {0};
 	struct fix_model *m = fix_new(&o);
-	struct errbuf err;
 	struct ckpt *ck;
 
 	(void)state;
 	strcpy(fix_find(m, "layers.2.attn.kv_norm.weight")->name, "layers.2.attn.norm.weight");
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	ck = fix_open(m);
 	check_bytes(ck, &entry(ck, TENSOR_KV_NORM, 2, -1)->data,
 		fix_find(m, "layers.2.attn.norm.weight")->data);
 	ckpt_close(ck);
@@ -131,12 +124,10 @@ static void test_packed_experts_are_found_within_their_tensor(void **state)
 	struct fix_model *m = fix_new(&o);
 	const uint8_t *pair, *down;
 	size_t half = 192 * 160 * 2;
-	struct errbuf err;
 	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	ck = fix_open(m);
 	pair = fix_find(m, "model.layers.1.mlp.experts.gate_up_proj")->data;
 	down = fix_find(m, "model.layers.1.mlp.experts.down_proj")->data;
 	for (int e = 0; e < 8; e++) {
@@ -155,14 +146,12 @@ static void test_tensors_of_other_parts_are_ignored_and_counted(void **state)
 	struct fix_opts o = {.shards = 2};
 	struct fix_model *m = fix_new(&o);
 	uint64_t shape[2] = {3, 5};
-	struct errbuf err;
 	struct ckpt *ck;
 
 	(void)state;
 	fix_add(m, "mtp.0.e_proj.weight", "BF16", 2, shape);
 	fix_add(m, "mtp.0.norm.weight", "BF16", 1, shape);
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	ck = fix_open(m);
 	assert_int_equal(ck->extra_n, 2);
 	assert_int_equal(ck->extra_bytes, 36);
 	ckpt_close(ck);
@@ -189,12 +178,10 @@ static void test_layers_beyond_the_configuration_are_refused(void **state)
 	}
 	for (size_t i = 0; i < ARRAY_LEN(good); i++) {
 		struct fix_model *m = fix_new(&o);
-		struct errbuf err;
 		struct ckpt *ck;
 
 		fix_add(m, good[i], "BF16", 1, shape);
-		fix_write(m);
-		assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+		ck = fix_open(m);
 		assert_int_equal(ck->extra_n, 1);
 		ckpt_close(ck);
 		fix_free(m);
@@ -413,10 +400,9 @@ static void test_stray_files_are_not_opened_and_links_may_not_leave(void **state
 	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
 	fix_write(other);
 	fix_write_file(fix_path(m, "stray.safetensors"), "junk", 4);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
+	ck = fix_open(m);
 	assert_int_equal(ck->file_n, 1);
 	ckpt_close(ck);
 	snprintf(target, sizeof(target), "%s", fix_path(other, shard));
@@ -497,8 +483,7 @@ static void test_dummy_has_the_released_types(void **state)
 	struct errbuf err;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &real, &err), 0);
+	real = fix_open(m);
 	unlink(fix_path(m, "model-00001-of-00002.safetensors"));
 	assert_int_equal(ckpt_open_dummy(m->dir, &dummy, &err), 0); /* needs config.json only */
 	assert_int_equal(dummy->entry_n, real->entry_n);

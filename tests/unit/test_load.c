@@ -24,7 +24,7 @@ struct held {
 /* One load: its callbacks check each slice against the model in memory. */
 struct run {
 	struct fix_model *m;
-	const struct ckpt *ck;
+	struct ckpt *ck;
 	bool hf;
 	pthread_mutex_t lock; /* callbacks come from several threads */
 	size_t calls, done;
@@ -194,21 +194,16 @@ static int load(struct run *r, uint32_t rank, uint32_t world, const struct load_
 static void load_all(const struct fix_opts *o, const uint32_t *worlds, const struct load_opts *lo)
 {
 	struct fix_model *m = fix_new(o);
-	struct run r = {.m = m, .compare = true, .hf = o->hf_names};
+	struct run r = {.m = m, .ck = fix_open(m), .compare = true, .hf = o->hf_names};
 	struct errbuf err = {"", 0};
 	struct load_stats st;
-	struct ckpt *ck;
 
-	fix_write(m);
-	if (ckpt_open(m->dir, &ck, &err) < 0)
-		fail_msg("%s", err.text);
-	r.ck = ck;
 	for (; *worlds; worlds++) {
 		for (uint32_t rank = 0; rank < *worlds; rank++)
 			if (load(&r, rank, *worlds, lo, &st, &err) < 0)
 				fail_msg("%s", err.text);
 	}
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 
@@ -293,21 +288,17 @@ static void test_wide_columns_read_only_the_slice(void **state)
 {
 	struct fix_opts o = {.hidden = 32, .inter = 32768, .experts = 2, .vocab = 8};
 	struct fix_model *m = fix_new(&o);
-	struct run r = {.m = m, .compare = true};
+	struct run r = {.m = m, .ck = fix_open(m), .compare = true};
 	struct load_stats st;
 	struct errbuf err;
-	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		assert_int_equal(load(&r, rank, 2, NULL, &st, &err), 0);
 		/* only wo_b's narrow columns are read past: less than 2 % here */
 		assert_true(st.read_bytes < r.total + r.total / 50);
 	}
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 
@@ -315,19 +306,15 @@ static void test_wide_columns_read_only_the_slice(void **state)
 static void expect_refusal(
 	struct fix_model *m, uint32_t rank, uint32_t world, int ret, const char *a, const char *b)
 {
-	struct run r = {.m = m};
+	struct run r = {.m = m, .ck = fix_open(m)};
 	struct errbuf err = {"", 0};
-	struct ckpt *ck;
 
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	assert_int_equal(load(&r, rank, world, NULL, NULL, &err), ret);
 	if (ret < 0) {
 		fix_assert_says(err.text, a, b, NULL);
 		assert_int_equal(err.exit_code, EXIT_DATA_ERR);
 	}
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 }
 
 static void test_bad_scales_and_ids_are_refused_at_load(void **state)
@@ -370,20 +357,16 @@ static void test_file_cut_after_opening_is_refused(void **state)
 {
 	struct fix_opts o = {.quantised = true};
 	struct fix_model *m = fix_new(&o);
-	struct run r = {.m = m};
+	struct run r = {.m = m, .ck = fix_open(m)};
 	struct errbuf err;
-	struct ckpt *ck;
 	int null;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	for (int direct = LOAD_DIRECT_OFF; direct <= LOAD_DIRECT_ON; direct++) {
 		struct load_opts lo = {.direct = (enum load_direct)direct};
 
 		assert_int_equal(truncate(fix_path(m, "model.safetensors"),
-					 (off_t)ck->files[0].bytes - 100000 + direct),
+					 (off_t)r.ck->files[0].bytes - 100000 + direct),
 			0);
 		assert_int_equal(load(&r, 0, 2, &lo, NULL, &err), -ENODATA);
 		fix_assert_says(
@@ -392,13 +375,13 @@ static void test_file_cut_after_opening_is_refused(void **state)
 	}
 	null = open("/dev/null", O_WRONLY);
 	assert_true(null >= 0);
-	dup2(null, ck->files[0].fd); /* a descriptor that cannot be read: as an I/O error would */
+	dup2(null, r.ck->files[0].fd); /* a descriptor that cannot be read: as an I/O error would */
 	close(null);
 	assert_int_equal(
 		load(&r, 0, 2, &(struct load_opts){.direct = LOAD_DIRECT_OFF}, NULL, &err), -EBADF);
 	fix_assert_says(err.text, "reading ", "Bad file descriptor", NULL);
 	assert_int_equal(err.exit_code, EXIT_OS_ERR);
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 
@@ -410,23 +393,20 @@ static void test_file_cut_under_its_rows_is_refused(void **state)
 	struct run r = {.m = m, .fault = 1};
 	struct sigaction before, after;
 	struct errbuf err;
-	struct ckpt *ck;
 
 	(void)state;
 	for (uint32_t threads = 1; threads < 4; threads++) {
 		struct load_opts lo = {
 			.threads = threads, .chunk_bytes = 4096, .direct = LOAD_DIRECT_OFF};
 
-		fix_write(m);
-		assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-		r.ck = ck;
+		r.ck = fix_open(m);
 		sigaction(SIGBUS, NULL, &before);
 		assert_int_equal(load(&r, 0, 2, &lo, NULL, &err), -ENODATA);
 		fix_assert_says(err.text, "model.safetensors: reading ", "the file ends", NULL);
 		assert_int_equal(err.exit_code, EXIT_DATA_ERR);
 		sigaction(SIGBUS, NULL, &after);
 		assert_ptr_equal(before.sa_sigaction, after.sa_sigaction);
-		ckpt_close(ck);
+		ckpt_close(r.ck);
 	}
 	fix_free(m);
 }
@@ -455,19 +435,15 @@ static void test_file_cut_under_its_scales_is_refused_as_cut(void **state)
 {
 	struct fix_opts o = paged;
 	struct fix_model *m = fix_new(&o);
-	struct run r = {.m = m, .fault = 3};
+	struct run r = {.m = m, .ck = fix_open(m), .fault = 3};
 	struct errbuf err;
-	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	assert_int_equal(load(&r, 0, 1, &(struct load_opts){.direct = LOAD_DIRECT_OFF}, NULL, &err),
 		-ENODATA);
 	fix_assert_says(err.text, "model.safetensors: reading ", "the file ends", NULL);
 	assert_int_equal(err.exit_code, EXIT_DATA_ERR);
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 
@@ -475,16 +451,12 @@ static void test_a_fault_elsewhere_is_not_hidden(void **state)
 {
 	struct fix_opts o = {.quantised = true};
 	struct fix_model *m = fix_new(&o);
-	struct run r = {.m = m, .fault = 2};
+	struct run r = {.m = m, .ck = fix_open(m), .fault = 2};
 	struct errbuf err;
-	struct ckpt *ck;
 	int status;
 	pid_t pid;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	pid = fork();
 	if (pid == 0) {
 		signal(SIGBUS, SIG_DFL);
@@ -493,7 +465,7 @@ static void test_a_fault_elsewhere_is_not_hidden(void **state)
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 
@@ -501,14 +473,10 @@ static void test_callers_failures_and_cancel_end_the_load(void **state)
 {
 	struct fix_opts o = {.quantised = true, .shards = 2};
 	struct fix_model *m = fix_new(&o);
-	struct run r = {.m = m};
+	struct run r = {.m = m, .ck = fix_open(m)};
 	struct errbuf err;
-	struct ckpt *ck;
 
 	(void)state;
-	fix_write(m);
-	assert_int_equal(ckpt_open(m->dir, &ck, &err), 0);
-	r.ck = ck;
 	for (int i = 1; i < 60; i += 7) {
 		struct load_opts lo = {.threads = 1 + (uint32_t)i % 3};
 
@@ -520,7 +488,7 @@ static void test_callers_failures_and_cancel_end_the_load(void **state)
 		assert_int_equal(load(&r, 1, 2, &lo, NULL, &err), -ECANCELED);
 		r.cancel_at = 0;
 	}
-	ckpt_close(ck);
+	ckpt_close(r.ck);
 	fix_free(m);
 }
 

@@ -63,11 +63,9 @@ static struct verify_stats look(struct fix_model *m, enum tensor_kind kind, int 
 {
 	struct verify_stats s;
 	struct errbuf err = {"", 0};
-	struct ckpt *ck;
+	struct ckpt *ck = fix_open(m);
 
-	fix_write(m);
-	if (ckpt_open(m->dir, &ck, &err) < 0 ||
-		verify_entry(ck, entry(ck, kind, layer), &s, &err) < 0)
+	if (verify_entry(ck, entry(ck, kind, layer), &s, &err) < 0)
 		fail_msg("%s", err.text);
 	ckpt_close(ck);
 	return s;
