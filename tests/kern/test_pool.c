@@ -155,8 +155,10 @@ static void test_threads_spin_again_when_cpus_are_free(void **state)
 	long slept;
 
 	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
-	if (CPU_COUNT(&all) < 2)
+	if (CPU_COUNT(&all) < 2) {
+		print_message("one CPU allowed: nothing may spin\n");
 		skip();
+	}
 	assert_int_equal(kern_threads_new(2, 500000, &p), 0);
 	CPU_ZERO(&given);
 	CPU_SET(sched_getcpu(), &given);

@@ -66,6 +66,16 @@ sources() {
     done
 }
 
+@test "skips: each case that skips itself has printed what is missing" {
+    cd "$HEDDLE_SRCDIR"
+    run awk 'FNR == 1 { said = 0 }
+        /print_message\(/ { said = FNR }
+        /[^a-z_]skip\(\)/ && (!said || FNR - said > 2) { print FILENAME ":" FNR ": skips without a word" }' \
+        $(sources | grep '^tests/')
+    echo "$output"
+    [ -z "$output" ]
+}
+
 @test "unfinished: no marker of work left over in the sources" {
     cd "$HEDDLE_SRCDIR"
     run grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $(sources)

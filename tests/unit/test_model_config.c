@@ -64,8 +64,10 @@ static void test_bundled_model_is_read(void **state)
 	size_t n;
 
 	(void)state;
-	if (!src)
+	if (!src) {
+		print_message("HEDDLE_SRCDIR does not name the source tree\n");
 		skip();
+	}
 	snprintf(path, sizeof(path), "%s/models/heddle-mini/config.json", src);
 	text = fix_read_file(path, &n);
 	assert_int_equal(model_config_parse(path, text, n, &cfg, &err), 0);

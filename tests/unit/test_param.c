@@ -301,8 +301,10 @@ static void test_each_row_is_in_the_manual(void **state)
 	FILE *f;
 
 	(void)state;
-	if (!dir)
+	if (!dir) {
+		print_message("HEDDLE_SRCDIR does not name the source tree\n");
 		skip();
+	}
 	snprintf(path, sizeof(path), "%s/docs/api.md", dir);
 	f = fopen(path, "r");
 	assert_non_null(f);
