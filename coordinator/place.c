@@ -3,7 +3,6 @@
 #include "coordinator/place.h"
 
 #include <hwloc.h>
-#include <sched.h>
 #include <string.h>
 
 #include "shm/clock.h"
@@ -25,7 +24,7 @@ static bool set_of(hwloc_const_bitmap_t cpus, uint64_t *bits, unsigned int max)
 }
 
 /* The machine's CPUs that this process may use, as a new bitmap. */
-static hwloc_bitmap_t usable(hwloc_topology_t topology, const struct place_cpus *allowed)
+static hwloc_bitmap_t usable(hwloc_topology_t topology, const struct cpus *allowed)
 {
 	hwloc_bitmap_t set = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(topology));
 	int i, next;
@@ -34,7 +33,7 @@ static hwloc_bitmap_t usable(hwloc_topology_t topology, const struct place_cpus 
 		return set;
 	for (i = hwloc_bitmap_first(set); i >= 0; i = next) {
 		next = hwloc_bitmap_next(set, i);
-		if (i >= PLACE_CPUS_MAX || !place_has_cpu(allowed, (unsigned int)i))
+		if (i >= CPUS_MAX || !cpus_has(allowed, (unsigned int)i))
 			hwloc_bitmap_clr(set, (unsigned int)i);
 	}
 	return set;
@@ -84,7 +83,7 @@ static int place_one(hwloc_topology_t topology, hwloc_const_bitmap_t set, uint32
 	w->kind = PLACE_CPU;
 	w->cores = count;
 	hwloc_bitmap_list_snprintf(w->text, sizeof(w->text), cpus);
-	r = set_of(cpus, w->cpus.bits, PLACE_CPUS_MAX) && set_of(nodes, w->nodes, PLACE_NODES_MAX)
+	r = set_of(cpus, w->cpus.bits, CPUS_MAX) && set_of(nodes, w->nodes, PLACE_NODES_MAX)
 		    ? 0
 		    : -EINVAL;
 out:
@@ -121,7 +120,7 @@ static uint32_t count_nodes(const struct place_plan *p)
 	return n;
 }
 
-int place_plan(hwloc_topology_t topology, const struct place_cpus *allowed, uint32_t quota,
+int place_plan(hwloc_topology_t topology, const struct cpus *allowed, uint32_t quota,
 	const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err)
 {
 	hwloc_bitmap_t set = usable(topology, allowed);
@@ -154,7 +153,7 @@ int place_plan(hwloc_topology_t topology, const struct place_cpus *allowed, uint
 	hwloc_bitmap_free(set);
 	if (r < 0)
 		return err_set(err, r, EXIT_OS_ERR,
-			"the machine has more than %d CPUs or %d NUMA nodes", PLACE_CPUS_MAX,
+			"the machine has more than %d CPUs or %d NUMA nodes", CPUS_MAX,
 			PLACE_NODES_MAX);
 	if (quota) {
 		cores = MIN(cores, quota);
@@ -188,35 +187,17 @@ static int load_topology(hwloc_topology_t *ret_topology)
 	return 0;
 }
 
-/* The main thread's affinity; all of the machine where it cannot be read. */
-static bool read_affinity(struct place_cpus *ret_cpus)
-{
-	cpu_set_t *set = CPU_ALLOC(PLACE_CPUS_MAX);
-	size_t bytes = CPU_ALLOC_SIZE(PLACE_CPUS_MAX);
-	unsigned int i;
-	bool ok;
-
-	if (!set)
-		return false;
-	ok = sched_getaffinity(0, bytes, set) == 0;
-	memset(ret_cpus, 0, sizeof(*ret_cpus));
-	for (i = 0; ok && i < PLACE_CPUS_MAX; i++)
-		if (CPU_ISSET_S(i, bytes, set))
-			ret_cpus->bits[i / 64] |= 1ull << (i % 64);
-	CPU_FREE(set);
-	return ok;
-}
-
 int place_discover(const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err)
 {
-	struct place_cpus allowed;
+	struct cpus allowed;
 	hwloc_topology_t topology = NULL;
 	int r = load_topology(&topology);
 
 	if (r < 0)
 		return err_set(err, r, EXIT_OS_ERR, "cannot read the machine's topology: %s",
 			strerror(-r));
-	r = place_plan(topology, read_affinity(&allowed) ? &allowed : NULL,
+	/* all of the machine where the affinity cannot be read */
+	r = place_plan(topology, cpus_allowed(&allowed) == 0 ? &allowed : NULL,
 		place_quota("/sys/fs/cgroup", "/proc/self/cgroup"), conf, ret_plan, err);
 	hwloc_topology_destroy(topology);
 	return r;

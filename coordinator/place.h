@@ -10,10 +10,10 @@
 #include <stdint.h>
 
 #include "shm/conf_types.h"
+#include "shm/cpus.h"
 #include "shm/seg.h"
 #include "shm/util.h"
 
-#define PLACE_CPUS_MAX  4096
 #define PLACE_NODES_MAX 1024
 
 struct hwloc_topology;
@@ -21,15 +21,11 @@ struct hwloc_topology;
 /* What a worker computes on. Devices other than CPUs are named by PCI address, in PCI order. */
 enum place_kind { PLACE_CPU, PLACE_CUDA };
 
-struct place_cpus {
-	uint64_t bits[PLACE_CPUS_MAX / 64]; /* by OS number */
-};
-
 struct place_worker {
 	enum place_kind kind;
 	char pci[16];   /* "0000:3b:00.0"; "" for PLACE_CPU */
 	uint32_t cores; /* physical cores it was given */
-	struct place_cpus cpus;
+	struct cpus cpus;
 	uint64_t nodes[PLACE_NODES_MAX / 64]; /* NUMA nodes next to them */
 	char text[96];                        /* the CPUs as a list, for people: "0-7,16-23" */
 };
@@ -51,9 +47,9 @@ struct place_plan {
  * CPUs' worth of time the process gets: automatic threads are no more, since threads beyond it are
  * only stopped in turn, all waiting for the one that was. Of conf it reads fabric_workers,
  * fabric_threads and fabric_spin. -EINVAL when no CPU is left, or the machine is larger than
- * PLACE_CPUS_MAX.
+ * CPUS_MAX.
  */
-int place_plan(struct hwloc_topology *topology, const struct place_cpus *allowed, uint32_t quota,
+int place_plan(struct hwloc_topology *topology, const struct cpus *allowed, uint32_t quota,
 	const struct conf *conf, struct place_plan *ret_plan, struct errbuf *err) MUST_CHECK;
 
 /*
@@ -71,10 +67,5 @@ int place_discover(
 
 /* Writes what the plan decided over the "auto" values of conf, before it is frozen. */
 void place_resolve(struct conf *conf, const struct place_plan *plan);
-
-static inline bool place_has_cpu(const struct place_cpus *c, unsigned int cpu)
-{
-	return c->bits[cpu / 64] >> (cpu % 64) & 1;
-}
 
 #endif

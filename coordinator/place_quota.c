@@ -21,7 +21,7 @@ static uint32_t read_cpu_max(const char *dir)
 	if (!f)
 		return cpus; /* the root has none, nor a group whose controller is off */
 	if (fscanf(f, "%llu %llu", &quota, &period) == 2 && period > 0)
-		cpus = (uint32_t)MIN(MAX(quota / period, 1ull), (unsigned long long)PLACE_CPUS_MAX);
+		cpus = (uint32_t)MIN(MAX(quota / period, 1ull), (unsigned long long)CPUS_MAX);
 	fclose(f);
 	return cpus;
 }

@@ -7,10 +7,14 @@
 
 static int bad(struct errbuf *err, const char *key, int64_t value)
 {
+	char text[24] = "auto";
+
+	if (value != CONF_AUTO)
+		snprintf(text, sizeof(text), "%" PRId64, value);
 	return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
-		"%s: the frozen configuration holds %" PRId64
-		", which heddled never writes: are heddled and heddle-worker of the same version?",
-		key, value);
+		"%s: the frozen configuration holds %s, which heddled never writes: are heddled "
+		"and heddle-worker of the same version?",
+		key, text);
 }
 
 static bool within(int64_t value, const char *word, int64_t min, int64_t max)
@@ -49,6 +53,13 @@ int conf_sane(const struct conf *conf, struct errbuf *err)
 		return bad(err, #s "." #k, (int64_t)conf->s##_##k);
 #include "etc/conf.def"
 #include "etc/conf_undef.def"
+	/* what placement decides is decided (coordinator/place.c) */
+	if (conf->fabric_workers == CONF_AUTO)
+		return bad(err, "fabric.workers", CONF_AUTO);
+	if (conf->fabric_threads == CONF_AUTO)
+		return bad(err, "fabric.threads", CONF_AUTO);
+	if (conf->fabric_spin == CONF_AUTO)
+		return bad(err, "fabric.spin", CONF_AUTO);
 	return 0;
 }
 

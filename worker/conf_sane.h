@@ -1,7 +1,8 @@
 /*
- * conf_sane.h: is this struct conf one that conf.def allows? The bytes come from another process,
- * so a worker looks before it uses a value as an index or a size. Rules across keys are the
- * coordinator's (coordinator/conf_check.c), rules with the model shape.h's.
+ * conf_sane.h: is this struct conf one that conf.def allows, with what placement decides decided?
+ * The bytes come from another process, so a worker looks before it uses a value as an index or a
+ * size. Rules across keys are the coordinator's (coordinator/conf_check.c), rules with the model
+ * shape.h's.
  */
 #ifndef WORKER_CONF_SANE_H
 #define WORKER_CONF_SANE_H

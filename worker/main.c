@@ -117,15 +117,12 @@ static int check(int conf_fd)
 {
 	static struct conf conf;
 	struct errbuf err = {0};
-	uint32_t world;
 	int ret;
 
 	signal(SIGXFSZ, SIG_IGN);
 	ret = conf_read_fd(conf_fd, &conf, &err);
-	if (ret == 0) {
-		world = conf.fabric_workers == CONF_AUTO ? 1 : (uint32_t)conf.fabric_workers;
-		ret = rank_check(&conf, world, &err);
-	}
+	if (ret == 0)
+		ret = rank_check(&conf, (uint32_t)conf.fabric_workers, &err);
 	if (ret == 0)
 		return 0;
 	escape_print(stderr, "", err.text);

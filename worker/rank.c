@@ -1,8 +1,6 @@
-#define _GNU_SOURCE
 #include "worker/rank.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,18 +31,6 @@ int rank_check(const struct conf *conf, uint32_t world, struct errbuf *err)
 	return ret;
 }
 
-/* Threads: as asked, else one for each CPU this process may run on. */
-static uint32_t thread_count(uint32_t asked)
-{
-	cpu_set_t set;
-
-	if (asked)
-		return asked;
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
-		return 1;
-	return (uint32_t)MAX(CPU_COUNT(&set), 1);
-}
-
 static int open_kernels(struct rank *r, const struct rank_opts *opts, struct errbuf *err)
 {
 	const struct model_config *c = &r->sh.cfg;
@@ -59,7 +45,6 @@ static int open_kernels(struct rank *r, const struct rank_opts *opts, struct err
 		.experts = c->experts,
 		.experts_per_token = c->experts_per_token,
 	};
-	uint32_t threads = thread_count(opts->threads);
 	int ret;
 
 	ret = kern_ops_get(KERN_CPU, NULL, &r->ops, err);
@@ -68,10 +53,10 @@ static int open_kernels(struct rank *r, const struct rank_opts *opts, struct err
 	if (!r->ops.index_select)
 		return err_set(err, -ENOTSUP, EXIT_SOFTWARE_ERR,
 			"kernels: the %s backend has no index_select", r->ops.variant);
-	ret = kern_cpu_ctx_init(&r->ctx, &limits, threads, opts->spin_ns);
+	ret = kern_cpu_ctx_init(&r->ctx, &limits, opts->threads, opts->spin_ns);
 	if (ret < 0)
 		return err_set(err, ret, EXIT_OS_ERR, "cannot start %u compute threads: %s",
-			threads, strerror(-ret));
+			opts->threads, strerror(-ret));
 	r->stream = &r->ctx;
 	return 0;
 }

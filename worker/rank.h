@@ -61,7 +61,7 @@ struct rank_opts {
 	const struct conf *conf; /* model_*, attention_*, cache_memory, schedule_*; copied */
 	uint32_t rank, world;
 	struct comm *comm; /* may be NULL when world is 1 */
-	uint32_t threads;  /* compute threads, this one included; 0: one per allowed CPU */
+	uint32_t threads;  /* compute threads, this one included; at least 1 */
 	uint64_t spin_ns;  /* how long idle compute threads spin before they sleep */
 	/* From this many visible entries on, index scores are split over the ranks. 0: the built-in
 	 * number. The choice is the same either way; tests set 1. */

@@ -1,12 +1,11 @@
-#define _GNU_SOURCE
 #include "worker/serve.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "shm/chan.h"
+#include "shm/cpus.h"
 #include "shm/fault.h"
 #include "worker/comm_shm.h"
 #include "worker/conf_sane.h"
@@ -15,8 +14,7 @@
 #define LOG_TAG "serve"
 #include "shm/log.h"
 
-#define SPIN_AUTO_NS (50 * NS_PER_US)
-#define CHECK_NS     (100 * NS_PER_MS) /* between two looks at whether the others live */
+#define CHECK_NS (100 * NS_PER_MS) /* between two looks at whether the others live */
 
 struct serve {
 	struct seg_group group;
@@ -75,18 +73,6 @@ static int peers_alive(void *user)
 
 /* ---- start ---- */
 
-/* fabric.spin: auto is not to spin at all where spinners would keep each other from running. */
-static uint64_t spin_of(const struct conf *conf, uint32_t threads)
-{
-	cpu_set_t set;
-
-	if (conf->fabric_spin != CONF_AUTO)
-		return (uint64_t)conf->fabric_spin;
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
-		return 0;
-	return threads + 1 > (uint32_t)CPU_COUNT(&set) ? 0 : SPIN_AUTO_NS;
-}
-
 /*
  * Compute threads wait for the next op of a step for microseconds, less than it takes to wake a
  * sleeper. They spin wherever all of them can run at once; heddled does not count, because it
@@ -95,22 +81,11 @@ static uint64_t spin_of(const struct conf *conf, uint32_t threads)
 static uint64_t pool_spin_of(const struct conf *conf, uint32_t threads, uint32_t world)
 {
 	uint64_t spinners = (uint64_t)threads * (conf->fabric_pin ? 1 : world);
-	cpu_set_t set;
+	struct cpus cpus;
 
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
+	if (cpus_allowed(&cpus) < 0)
 		return 0;
-	return spinners > (uint64_t)CPU_COUNT(&set) ? 0 : RANK_SPIN_NS;
-}
-
-static uint32_t threads_of(const struct conf *conf)
-{
-	cpu_set_t set;
-
-	if (conf->fabric_threads != CONF_AUTO)
-		return (uint32_t)conf->fabric_threads;
-	if (sched_getaffinity(0, sizeof(set), &set) < 0)
-		return 1;
-	return (uint32_t)MAX(CPU_COUNT(&set), 1);
+	return spinners > cpus_count(&cpus) ? 0 : RANK_SPIN_NS;
 }
 
 static int open_comm(struct serve *s, struct errbuf *err)
@@ -187,12 +162,12 @@ static void log_ready(const struct worker_capacity *c, mono_ns_t start)
 
 static int load(struct serve *s, const struct serve_opts *opts, struct errbuf *err)
 {
-	uint32_t threads = threads_of(s->conf);
+	uint32_t threads = (uint32_t)s->conf->fabric_threads;
 	mono_ns_t start = mono_now();
 	struct worker_capacity capacity;
 	int ret;
 
-	s->spin_ns = spin_of(s->conf, threads);
+	s->spin_ns = (uint64_t)s->conf->fabric_spin;
 	s->stage = STAGE_LOAD;
 	slot_set_state(s->slot, WORKER_LOADING);
 	chan_notify(&s->group);

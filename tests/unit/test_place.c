@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -32,8 +34,8 @@ static struct conf conf_of(int64_t workers)
 	return c;
 }
 
-static void run_within(const char *synthetic, const struct place_cpus *allowed, uint32_t quota,
-	const struct conf *conf)
+static void run_within(
+	const char *synthetic, const struct cpus *allowed, uint32_t quota, const struct conf *conf)
 {
 	hwloc_topology_t t = machine(synthetic);
 	struct errbuf err = {{0}, 0};
@@ -44,18 +46,9 @@ static void run_within(const char *synthetic, const struct place_cpus *allowed, 
 		fail_msg("%s", err.text);
 }
 
-static void run(const char *synthetic, const struct place_cpus *allowed, const struct conf *conf)
+static void run(const char *synthetic, const struct cpus *allowed, const struct conf *conf)
 {
 	run_within(synthetic, allowed, 0, conf);
-}
-
-static uint32_t weight(const struct place_worker *w)
-{
-	uint32_t i, n = 0;
-
-	for (i = 0; i < ARRAY_LEN(w->cpus.bits); i++)
-		n += (uint32_t)__builtin_popcountll(w->cpus.bits[i]);
-	return n;
 }
 
 static bool overlap(const struct place_worker *a, const struct place_worker *b)
@@ -134,7 +127,7 @@ static void test_workers_that_do_not_divide_the_cores_stay_disjoint(void **state
 		assert_disjoint();
 		for (i = cores = 0; i < workers; i++) {
 			assert_true(plan.w[i].cores >= plan.threads);
-			assert_int_equal(weight(&plan.w[i]), 2 * plan.w[i].cores);
+			assert_int_equal(cpus_count(&plan.w[i].cpus), 2 * plan.w[i].cores);
 			cores += plan.w[i].cores;
 		}
 		assert_int_equal(cores, 16);
@@ -157,7 +150,7 @@ static void test_fewer_cores_than_workers_take_turns(void **state)
 
 static void test_restricted_affinity_is_kept(void **state)
 {
-	struct place_cpus allowed = {.bits = {(1u << 3) | (1u << 9) | (1u << 20) | (1u << 21)}};
+	struct cpus allowed = {.bits = {(1u << 3) | (1u << 9) | (1u << 20) | (1u << 21)}};
 	struct conf c = conf_of(3);
 	uint32_t i;
 
@@ -174,7 +167,7 @@ static void test_restricted_affinity_is_kept(void **state)
 
 static void test_no_cpu_left_is_refused(void **state)
 {
-	struct place_cpus none = {.bits = {0}};
+	struct cpus none = {.bits = {0}};
 	struct conf c = conf_of(1);
 	hwloc_topology_t t = machine("core:2 pu:1");
 	struct errbuf err;
@@ -249,7 +242,7 @@ static void test_quota_bounds_automatic_threads_only(void **state)
 	assert_int_equal(plan.threads, 3);
 	assert_int_equal(plan.allowed_cpus, 6);
 	assert_int_equal(plan.spin_ns, 0); /* six, and ours */
-	assert_int_equal(weight(&plan.w[0]), 16);
+	assert_int_equal(cpus_count(&plan.w[0].cpus), 16);
 	run_within("core:16 pu:2", NULL, 1, &c);
 	assert_int_equal(plan.threads, 1);
 	run_within("core:4 pu:1", NULL, 64, &c);
@@ -327,7 +320,29 @@ static void test_this_machine_gives_a_plan(void **state)
 	assert_int_equal(place_discover(&c, &plan, &err), 0);
 	assert_int_equal(plan.workers, 1);
 	assert_true(plan.threads >= 1 && plan.allowed_cpus >= 1);
-	assert_true(weight(&plan.w[0]) >= plan.allowed_cpus); /* a quota may leave less */
+	assert_true(cpus_count(&plan.w[0].cpus) >= plan.allowed_cpus); /* a quota may leave less */
+}
+
+static void test_one_allowed_cpu_of_this_machine_is_the_plan(void **state)
+{
+	struct conf c = conf_of(CONF_AUTO);
+	cpu_set_t all, one;
+	int cpu = sched_getcpu();
+	struct cpus allowed;
+	struct errbuf err;
+
+	(void)state;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+	assert_int_equal(sched_setaffinity(0, sizeof(one), &one), 0);
+	assert_int_equal(cpus_allowed(&allowed), 0);
+	assert_int_equal(place_discover(&c, &plan, &err), 0);
+	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+	assert_int_equal(cpus_count(&allowed), 1);
+	assert_true(cpus_has(&allowed, (unsigned)cpu));
+	assert_int_equal(plan.allowed_cpus, 1);
+	assert_memory_equal(&plan.w[0].cpus, &allowed, sizeof(allowed));
 }
 
 int main(void)
@@ -346,6 +361,7 @@ int main(void)
 		cmocka_unit_test(test_quota_bounds_automatic_threads_only),
 		cmocka_unit_test(test_quota_is_the_least_on_the_way_up),
 		cmocka_unit_test(test_this_machine_gives_a_plan),
+		cmocka_unit_test(test_one_allowed_cpu_of_this_machine_is_the_plan),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

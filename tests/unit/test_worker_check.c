@@ -80,6 +80,8 @@ static struct conf mini_conf(void)
 	const char *src = getenv("HEDDLE_SRCDIR");
 	struct conf conf = harness_conf();
 
+	conf.fabric_workers = conf.fabric_threads = 1;
+	conf.fabric_spin = 0;
 	snprintf(
 		conf.model_path, sizeof(conf.model_path), "%s/models/heddle-mini", src ? src : ".");
 	return conf;
@@ -151,6 +153,21 @@ static void test_strange_configuration_bytes_are_refused(void **state)
 	assert_check(&conf, EXIT_CONFIG_ERR, "model.path");
 }
 
+static void test_what_placement_has_not_decided_is_refused(void **state)
+{
+	struct conf conf = mini_conf();
+
+	(void)state;
+	conf.fabric_workers = CONF_AUTO;
+	assert_check(&conf, EXIT_CONFIG_ERR, "fabric.workers");
+	conf = mini_conf();
+	conf.fabric_threads = CONF_AUTO;
+	assert_check(&conf, EXIT_CONFIG_ERR, "fabric.threads");
+	conf = mini_conf();
+	conf.fabric_spin = CONF_AUTO;
+	assert_check(&conf, EXIT_CONFIG_ERR, "fabric.spin");
+}
+
 static void test_misuse_shows_usage(void **state)
 {
 	char *bare[] = {"heddle-worker", NULL};
@@ -175,6 +192,7 @@ int main(void)
 		cmocka_unit_test(test_refusals_say_why_with_their_exit_code),
 		cmocka_unit_test(test_damaged_checkpoint_is_bad_data),
 		cmocka_unit_test(test_strange_configuration_bytes_are_refused),
+		cmocka_unit_test(test_what_placement_has_not_decided_is_refused),
 		cmocka_unit_test(test_misuse_shows_usage),
 	};
 
