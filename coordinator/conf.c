@@ -10,6 +10,7 @@
 #include "shm/file.h"
 
 #define CONF_FILE_MAX (1 << 20)
+#define BOM           "\xef\xbb\xbf" /* a byte order mark */
 
 /*
  * inih cuts lines at INI_MAX_LINE bytes (200 as it is usually built), passes the cut value on and
@@ -127,12 +128,25 @@ static int check_section(struct reader *rd, char *line)
 	return r;
 }
 
+static char *refuse_line(struct reader *rd, const char *sentence)
+{
+	struct errbuf why;
+
+	(void)err_set(&why, 0, 0, "%s", sentence);
+	fail_line(rd, -EINVAL, &why);
+	return NULL;
+}
+
+static bool begins_with_bom(const char *text, size_t len)
+{
+	return len >= strlen(BOM) && memcmp(text, BOM, strlen(BOM)) == 0;
+}
+
 /* fgets() for inih: the next line without its indentation. */
 static char *read_line(char *out, int cap, void *stream)
 {
 	struct reader *rd = stream;
 	const char *eol;
-	struct errbuf why;
 	size_t len;
 
 	if (rd->text == rd->end || rd->failed)
@@ -140,15 +154,15 @@ static char *read_line(char *out, int cap, void *stream)
 	eol = memchr(rd->text, '\n', (size_t)(rd->end - rd->text));
 	len = (size_t)((eol ? eol : rd->end) - rd->text);
 	rd->line++;
-	if (memchr(rd->text, '\0', len)) {
-		(void)err_set(&why, 0, 0, "a NUL byte; the file must be text");
-		fail_line(rd, -EINVAL, &why);
-		return NULL;
-	}
+	if (memchr(rd->text, '\0', len))
+		return refuse_line(rd, "a NUL byte; the file must be text");
 	while (len && isspace((unsigned char)*rd->text)) {
 		rd->text++;
 		len--;
 	}
+	if (begins_with_bom(rd->text, len)) /* inih would take it for the file's */
+		return refuse_line(rd, "a byte order mark (EF BB BF) behind the file's first "
+				       "bytes: remove it");
 	if (len + 2 > (size_t)cap)
 		shorten(rd, rd->text, rd->text + len, out, (size_t)cap);
 	else
@@ -197,8 +211,8 @@ int conf_read(
 
 	if (!copy)
 		return -ENOMEM;
-	if (len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) /* a byte order mark */
-		rd.text += 3;
+	if (begins_with_bom(text, len))
+		rd.text += strlen(BOM);
 	free(set->origins->file);
 	set->origins->file = copy;
 	bad = ini_parse_stream(read_line, &rd, take_value, &rd);

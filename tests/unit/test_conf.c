@@ -125,6 +125,26 @@ static void test_errors_name_line_and_what_would_be_right(void **state)
 		assert_refused(cases[i][0], cases[i][1]);
 }
 
+/* inih takes one away at the first line, and with it what our look at sections begins with. */
+static void test_byte_order_marks_behind_the_first_bytes_are_refused(void **state)
+{
+	static const char *const cases[][2] = {
+		{"\xef\xbb\xbf\xef\xbb\xbf[nosuch]\n", "x.ini:1: "},
+		{"\xef\xbb\xbf \xef\xbb\xbf[nosuch]\n", "x.ini:1: "},
+		{"\t\xef\xbb\xbf[nosuch]\n", "x.ini:1: "},
+		{"\xef\xbb\xbf[model]\n\xef\xbb\xbf[fabric]\n", "x.ini:2: "},
+		{"[model]\n\xef\xbb\xbf; a comment\n", "x.ini:2: "},
+	};
+	char sentence[256];
+
+	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+		snprintf(sentence, sizeof(sentence),
+			"%sa byte order mark (EF BB BF) behind the file's first bytes: remove it",
+			cases[i][1]);
+		assert_refused(cases[i][0], sentence);
+	}
+}
+
 /* A line may be of any length, also where inih's buffer ends; a value has as many bytes as with -s.
  */
 static void test_values_of_any_length_are_read_whole(void **state)
@@ -426,6 +446,7 @@ int main(void)
 		T(test_values_of_every_type_are_read),
 		T(test_units_are_exact),
 		T(test_errors_name_line_and_what_would_be_right),
+		T(test_byte_order_marks_behind_the_first_bytes_are_refused),
 		T(test_values_of_any_length_are_read_whole),
 		T(test_other_long_lines_mean_what_short_ones_do),
 		T(test_bytes_that_are_no_text_are_refused),
