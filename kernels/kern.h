@@ -199,12 +199,17 @@ struct kern_moe_down_args {
 	kern_act_t *y; /* [rows][d]: experts by id ascending, then shared; 0 where there are none */
 };
 
+/*
+ * Rows of tokens whose embeddings lie on another rank become -0: it changes no number that it is
+ * added to, not even a zero's sign, so the sum over the ranks is the whole table's rows.
+ */
 struct kern_embed_args {
 	uint32_t rows, d, vocab;
+	uint32_t row0, n;       /* the part of the vocabulary that is here: row0 .. row0 + n-1 */
 	const uint32_t *tokens; /* [rows]; >= vocab: refused */
-	const void *table;      /* [vocab][d], raw checkpoint order */
+	const void *table;      /* [n][d], raw checkpoint order */
 	enum kern_dtype dtype;  /* F32, F16 or BF16 */
-	kern_act_t *x;          /* [rows][4][d] */
+	kern_act_t *x;          /* [rows][d] */
 };
 
 struct kern_rmsnorm_args {
@@ -215,6 +220,12 @@ struct kern_rmsnorm_args {
 	float eps;
 	kern_act_t *y; /* [rows][d], ldy; may be x with ldy == ldx */
 	size_t ldy;
+};
+
+struct kern_hc_expand_args {
+	uint32_t rows, d;
+	const kern_act_t *x; /* [rows][d] */
+	kern_act_t *y;       /* [rows][4][d]; apart from x */
 };
 
 struct kern_hc_coef_args {

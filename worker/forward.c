@@ -29,21 +29,6 @@ static int prepare(struct rank *r)
 	return ret;
 }
 
-static int embed(struct rank *r)
-{
-	const struct kern_embed_args a = {
-		.rows = r->batch.ntok,
-		.d = r->sh.cfg.hidden,
-		.vocab = r->sh.cfg.vocab,
-		.tokens = r->work.tokens,
-		.table = r->w.embed,
-		.dtype = r->w.embed_dtype,
-		.x = r->work.x,
-	};
-
-	return rank_run(r, embed, &a);
-}
-
 int forward_sum(struct rank *r)
 {
 	size_t d = r->sh.cfg.hidden;
@@ -56,6 +41,34 @@ int forward_sum(struct rank *r)
 			r->comm, r->work.o + row0 * d, MIN(rows - row0, r->sh.pass_rows) * d);
 	}
 	return ret;
+}
+
+/* The tokens' embeddings into all streams; each rank knows those of its part of the vocabulary. */
+static int embed(struct rank *r)
+{
+	const struct kern_embed_args part = {
+		.rows = r->batch.ntok,
+		.d = r->sh.cfg.hidden,
+		.vocab = r->sh.cfg.vocab,
+		.row0 = r->sh.vocab_row0,
+		.n = r->sh.vocab,
+		.tokens = r->work.tokens,
+		.table = r->w.embed,
+		.dtype = r->w.embed_dtype,
+		.x = r->work.o,
+	};
+	const struct kern_hc_expand_args expand = {
+		.rows = r->batch.ntok,
+		.d = r->sh.cfg.hidden,
+		.x = r->work.o,
+		.y = r->work.x,
+	};
+	int ret;
+
+	ret = rank_run(r, embed, &part);
+	if (ret == 0)
+		ret = forward_sum(r);
+	return ret < 0 ? ret : rank_run(r, hc_expand, &expand);
 }
 
 int forward_run(struct rank *r)

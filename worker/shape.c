@@ -16,6 +16,7 @@ static void fill_share(struct shape *sh)
 	sh->oa_cols = sh->groups * c->o_lora;
 	sh->oa_col0 = sh->rank * sh->oa_cols;
 	sh->vocab = c->vocab / sh->world;
+	sh->vocab_row0 = sh->rank * sh->vocab;
 	sh->experts_by_id = model_experts_by_id(c, sh->world);
 	sh->inter = sh->experts_by_id ? c->inter : c->inter / sh->world;
 	sh->inter_col0 = sh->experts_by_id ? 0 : sh->rank * sh->inter;

@@ -29,7 +29,8 @@ struct shape {
 	uint32_t heads, groups; /* of attention */
 	uint32_t oa_cols;       /* groups x o_lora, columns of wo_b */
 	uint32_t oa_col0;       /* the first of them in the whole */
-	uint32_t vocab;         /* rows of the head */
+	uint32_t vocab;         /* rows of the embedding and of the head */
+	uint32_t vocab_row0;    /* the first of them in the whole */
 	uint32_t inter;         /* of a routed expert's slice */
 	uint32_t inter_col0;
 	uint32_t shared_inter, shared_col0;

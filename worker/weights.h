@@ -44,7 +44,7 @@ struct layer_weights {
 };
 
 struct weights {
-	const void *embed; /* [vocab][d] as in the checkpoint */
+	const void *embed; /* [vocab / world][d] as in the checkpoint */
 	enum kern_dtype embed_dtype;
 	struct kern_weight head; /* [vocab / world][d] */
 	float *norm;

@@ -298,6 +298,23 @@ int KERN_FN(hc_coef)(const struct kern_hc_coef_args *a, void *stream)
 	return 0;
 }
 
+static void hc_expand_part(const void *job, struct kern_cpu_ctx *c, unsigned i, unsigned n)
+{
+	const struct kern_hc_expand_args *a = job;
+	struct kern_part p = kern_part(a->rows, 1, i, n);
+
+	for (size_t t = p.begin; t < p.end; t++)
+		for (size_t s = 0; s < KERN_STREAMS; s++)
+			memcpy(a->y + (t * KERN_STREAMS + s) * a->d, a->x + t * a->d,
+				a->d * sizeof(float));
+}
+
+int KERN_FN(hc_expand)(const struct kern_hc_expand_args *a, void *stream)
+{
+	kern_run(stream, (size_t)a->rows * a->d * KERN_STREAMS, hc_expand_part, a);
+	return 0;
+}
+
 /* y = sum of pre[i] times stream i. */
 static void join_row(const float *x, const float *pre, uint32_t d, float *y)
 {

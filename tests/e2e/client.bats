@@ -209,7 +209,7 @@ b['max_tokens'], b['ignore_eos'], b['repetition_penalty']")" \
 	part "$out" "0-1  SWA  window only"
 	printf '%s\n' "$out" | grep -qE 'layers.N.ffn.experts.E.w1.weight +256 x 256 +FP4 \+ E8M0 +48 +1.6 MiB'
 	part "$out" "memory of each of 2 workers"
-	part "$out" "14.9 MiB"
+	part "$out" "13.9 MiB"
 	out 78 "$heddle" inspect --workers 3 "$model"
 	part "$err" "num_attention_heads 8, o_groups 4, vocab_size 4096, n_routed_experts 8"
 	part "$err" "1, 2 or 4 would do"

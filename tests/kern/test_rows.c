@@ -1,5 +1,4 @@
-/* Row ops against loops in double: embedding, norms, hyper-connections, routing, log-probabilities.
- */
+/* Row ops against loops in double: norms, hyper-connections, routing, log-probabilities. */
 #include <math.h>
 
 #include "tests/kern/kt.h"
@@ -22,33 +21,6 @@ static double plain_rms(const float *x, uint32_t d, double eps)
 	for (uint32_t i = 0; i < d; i++)
 		s += (double)x[i] * x[i];
 	return 1 / sqrt(s / d + eps);
-}
-
-static void test_embed_copies_into_four_streams(void **state)
-{
-	enum { V = 9, D = 37, T = 6 };
-	uint16_t table[V * D];
-	uint32_t tokens[T] = {0, 8, 3, 3, 7, 1};
-
-	for (int i = 0; i < V * D; i++)
-		table[i] = kern_to_bf16(kt_normal());
-	for (struct kt_config *c = kt_all; c < kt_end; c++) {
-		float *x = kt_floats(T * 4 * D);
-		struct kern_embed_args a = {T, D, V, tokens, table, KERN_BF16, x};
-
-		assert_int_equal(c->ops.embed(&a, &c->ctx), 0);
-		for (int t = 0; t < T; t++)
-			for (int s = 0; s < 4; s++)
-				for (int i = 0; i < D; i++)
-					assert_true(x[(t * 4 + s) * D + i] ==
-						    kern_from_bf16(table[tokens[t] * D + i]));
-		a.vocab = 8;
-		assert_int_equal(c->ops.embed(&a, &c->ctx), -EINVAL);
-		a.vocab = V;
-		a.dtype = KERN_FP8;
-		assert_int_equal(c->ops.embed(&a, &c->ctx), -EINVAL);
-	}
-	kt_free_all();
 }
 
 static void test_rmsnorm_matches_loop_at_odd_sizes(void **state)
@@ -503,7 +475,6 @@ static void test_rows_of_zero_and_nan_stay_apart(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_embed_copies_into_four_streams),
 		cmocka_unit_test(test_rmsnorm_matches_loop_at_odd_sizes),
 		cmocka_unit_test(test_hc_coefficients_match_loop),
 		cmocka_unit_test(test_hc_pre_post_match_loops),

@@ -48,6 +48,7 @@ static void note(uint32_t rows)
 /* The rest moves rows in memory: one pass over them, whatever their number. */
 #define rows_act_amax(a)       0
 #define rows_embed(a)          0
+#define rows_hc_expand(a)      0
 #define rows_rmsnorm(a)        0
 #define rows_hc_head(a)        0
 #define rows_rope_angles(a)    0
