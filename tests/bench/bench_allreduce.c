@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 #include "worker/comm_shm.h"
 
@@ -119,7 +120,7 @@ static void run(struct rank *r, size_t way, size_t bytes)
 	if (way > 0)
 		exchange(r, bytes, tiles[way - 1]);
 	else if (comm_all_reduce_f32(c, g->x[r->rank], bytes / sizeof(float)) < 0)
-		abort();
+		bench_die("the all-reduce failed");
 }
 
 static void turn(struct rank *r, size_t row, size_t way, int turn)
@@ -189,7 +190,7 @@ static void *map_or_die(size_t bytes, int flags, int fd)
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
 
 	if (p == MAP_FAILED)
-		abort();
+		bench_die("cannot map %zu bytes: %s", bytes, strerror(errno));
 	return p;
 }
 
@@ -202,7 +203,7 @@ static void group_open(struct group *g, struct shared *shared)
 	memset(shared, 0, sizeof(*shared));
 	g->shared = shared;
 	if (pthread_barrier_init(&g->barrier, NULL, g->ranks) != 0)
-		abort();
+		bench_die("cannot make a barrier");
 	for (uint32_t r = 0; r < g->ranks; r++) {
 		o.areas[r] = shared->areas[r];
 		o.flags[r] = &shared->flags[r];
@@ -212,19 +213,21 @@ static void group_open(struct group *g, struct shared *shared)
 	}
 	for (o.rank = 0; o.rank < g->ranks; o.rank++)
 		if (comm_shm_init(&g->comm[o.rank], &o) < 0)
-			abort();
+			bench_die("the collective's area is too small");
 }
 
 static void group_run(struct group *g, struct shared *shared)
 {
 	struct rank r[RANKS_MAX];
 	pthread_t thread[RANKS_MAX];
+	int error;
 
 	group_open(g, shared);
 	for (uint32_t i = 0; i < g->ranks; i++) {
 		r[i] = (struct rank){g, i, 0};
-		if (pthread_create(&thread[i], NULL, rank_run, &r[i]) != 0)
-			abort();
+		error = pthread_create(&thread[i], NULL, rank_run, &r[i]);
+		if (error)
+			bench_die("cannot start a thread: %s", strerror(error));
 	}
 	for (uint32_t i = 0; i < g->ranks; i++) {
 		pthread_join(thread[i], NULL);
@@ -233,20 +236,22 @@ static void group_run(struct group *g, struct shared *shared)
 	pthread_barrier_destroy(&g->barrier);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static struct group groups[] = {{.ranks = 2}, {.ranks = 4}};
-	int fd = memfd_create("bench-allreduce", MFD_CLOEXEC), n = 0;
+	int fd, n = 0;
 	struct shared *shared;
 	struct report report;
 	cpu_set_t set;
 
+	(void)bench_args(argc, argv, 0, "");
 	if (sched_getaffinity(0, sizeof(set), &set) < 0 || CPU_COUNT(&set) < CPUS) {
 		printf("fewer than %d CPUs allowed: nothing may spin\n", CPUS);
 		return 77;
 	}
+	fd = memfd_create("bench-allreduce", MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, sizeof(*shared)) < 0)
-		abort();
+		bench_die("no shared memory: %s", strerror(errno));
 	shared = map_or_die(sizeof(*shared), MAP_SHARED, fd);
 	for (int cpu = 0; cpu < CPU_SETSIZE && n < CPUS; cpu++)
 		if (CPU_ISSET(cpu, &set))

@@ -35,6 +35,7 @@
 
 #include "shm/chan.h"
 #include "shm/line.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 #include "tests/bench/turns.h"
 
@@ -48,10 +49,8 @@ static void *share(size_t bytes)
 {
 	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-	if (at == MAP_FAILED) {
-		perror("mmap");
-		exit(1);
-	}
+	if (at == MAP_FAILED)
+		bench_die("cannot map %zu bytes: %s", bytes, strerror(errno));
 	memset(at, 0, bytes);
 	return at;
 }
@@ -227,14 +226,14 @@ static struct through *through_new(uint32_t workers, size_t bytes, bool sleeps)
 		.workers = workers,
 		.step_ring_bytes = RAW_BYTES,
 		.reply_ring_bytes = 65536};
-	struct through *t = calloc(1, sizeof(*t));
+	struct through *t = bench_zeroes(sizeof(*t));
 	static struct conf conf;
+	struct errbuf err = {.text = ""};
 
-	if (!t || seg_group_create(&t->group, &geometry, &conf, NULL) < 0 ||
-		chan_coord_init(&t->coord, &t->group) < 0) {
-		fprintf(stderr, "no rings\n");
-		exit(1);
-	}
+	if (seg_group_create(&t->group, &geometry, &conf, &err) < 0)
+		bench_die("%s", err.text);
+	if (chan_coord_init(&t->coord, &t->group) < 0)
+		bench_die("the rings are not usable");
 	t->workers = workers;
 	t->bytes = bytes;
 	t->sleeps = sleeps;
@@ -245,13 +244,15 @@ static void chan_born(void *user, int child)
 {
 	struct through *t = user;
 	int fds[TURNS_CHILDREN_MAX];
+	struct errbuf err = {.text = ""};
 
 	for (uint32_t i = 0; i < t->workers; i++)
 		fds[i] = t->group.workers[i].fd;
 	if (seg_group_attach_fds(&t->theirs, (uint32_t)child, t->group.coord.fd, t->group.bell_fd,
-		    fds, NULL) < 0 ||
-		chan_worker_init(&t->worker, &t->theirs, t->sleeps ? 0 : NS_PER_S, 0) < 0)
-		_exit(1);
+		    fds, &err) < 0)
+		bench_die("%s", err.text);
+	if (chan_worker_init(&t->worker, &t->theirs, t->sleeps ? 0 : NS_PER_S, 0) < 0)
+		bench_die("the rings are not usable");
 }
 
 static void chan_there(void *user, int child, uint32_t from, uint32_t rounds)
@@ -333,10 +334,8 @@ struct queue {
 
 static struct queue *queue_new(size_t bytes)
 {
-	struct queue *q = calloc(1, sizeof(*q));
+	struct queue *q = bench_zeroes(sizeof(*q));
 
-	if (!q)
-		exit(1);
 	q->bytes = bytes;
 	snprintf(q->where, sizeof(q->where), "ipc://@heddle-bench-%d-%zu", (int)getpid(), bytes);
 	return q;
@@ -349,10 +348,8 @@ static void queue_open(struct queue *q, int type)
 		return;
 	q->socket = zmq_socket(zmq_ctx_new(), type);
 	if (!q->socket || (type == ZMQ_REP ? zmq_bind(q->socket, q->where)
-					   : zmq_connect(q->socket, q->where)) < 0) {
-		fprintf(stderr, "%s: %s\n", q->where, zmq_strerror(zmq_errno()));
-		exit(1);
-	}
+					   : zmq_connect(q->socket, q->where)) < 0)
+		bench_die("%s: %s", q->where, zmq_strerror(zmq_errno()));
 }
 
 static void queue_here(void *user, uint32_t from, uint32_t rounds)
@@ -365,7 +362,7 @@ static void queue_here(void *user, uint32_t from, uint32_t rounds)
 		memset(bytes, (int)i, q->bytes);
 		if (zmq_send(q->socket, bytes, q->bytes, 0) < 0 ||
 			zmq_recv(q->socket, bytes, sizeof(bytes), 0) != 8)
-			exit(1);
+			bench_die("%s: %s", q->where, zmq_strerror(zmq_errno()));
 	}
 }
 
@@ -379,7 +376,7 @@ static void queue_there(void *user, int child, uint32_t from, uint32_t rounds)
 	for (uint32_t i = from; i < from + rounds; i++)
 		if (zmq_recv(q->socket, bytes, sizeof(bytes), 0) < 0 ||
 			zmq_send(q->socket, bytes, 8, 0) < 0)
-			_exit(1);
+			bench_die("%s: %s", q->where, zmq_strerror(zmq_errno()));
 }
 #endif
 
@@ -432,10 +429,11 @@ static void add(struct report *r, int way, int beside, double most)
 			      .most = most});
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct report r;
 
+	(void)bench_args(argc, argv, 0, "");
 	if (turns_cpus() < 2) {
 		printf("one CPU allowed: nothing may spin\n");
 		return 77;

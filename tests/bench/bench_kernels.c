@@ -19,6 +19,7 @@
 #include "kernels/layout.h"
 #include "shm/clock.h"
 #include "tests/bench/rates.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 
 static struct report report;
@@ -39,10 +40,8 @@ static const struct kern_cpu_limits LIMITS = {
 
 static void *filled(size_t bytes)
 {
-	float *p = aligned_alloc(64, ALIGN_UP(bytes, (size_t)64));
+	float *p = bench_alloc(bytes);
 
-	if (!p)
-		abort();
 	for (size_t i = 0; i < bytes / 4; i++)
 		p[i] = (float)(i % 17) * 0.1f - 0.8f;
 	return p;
@@ -270,15 +269,16 @@ static void report_flops(const char *what, double flops, double s)
 static void bench_attention(enum kern_dtype format, uint32_t heads, uint32_t pos, uint32_t rows,
 	uint32_t ratio, uint32_t k)
 {
-	uint32_t pages = pos / 64 + 1, *ids = malloc(pages * sizeof(*ids));
-	uint32_t *row_seq = calloc(rows, 4), *row_pos = malloc(rows * 4);
+	uint32_t pages = pos / 64 + 1, *ids = bench_alloc(pages * sizeof(*ids));
+	uint32_t *row_seq = bench_zeroes((size_t)rows * 4),
+		 *row_pos = bench_alloc((size_t)rows * 4);
 	struct kern_seq seq = {.n = rows,
 		.pos0 = pos + 1 - rows,
 		.page_n = {pages, pages, pages},
 		.pages = {ids, ids, ids}};
 	struct kern_batch b = {rows, 1, row_seq, row_pos, &seq};
 	size_t bytes = kern_kv_page_bytes(format);
-	struct kern_pool pool = {calloc(pages, bytes), bytes};
+	struct kern_pool pool = {bench_zeroes(pages * bytes), bytes};
 	struct kern_attention_args a = {.batch = &b,
 		.heads = heads,
 		.scale = 0.044f,
@@ -287,7 +287,7 @@ static void bench_attention(enum kern_dtype format, uint32_t heads, uint32_t pos
 		.entries = pool,
 		.ratio = ratio,
 		.k = k};
-	int32_t *sel = malloc(sizeof(*sel) * rows * k + 1);
+	int32_t *sel = bench_alloc(sizeof(*sel) * rows * k);
 	double s, keys = 0;
 	char what[96];
 
@@ -319,8 +319,10 @@ static void bench_attention(enum kern_dtype format, uint32_t heads, uint32_t pos
 
 static void bench_select(enum kern_dtype format, uint32_t heads, uint32_t entries, uint32_t rows)
 {
-	uint32_t pages = entries / 64 + 1, *ids = malloc(pages * sizeof(*ids)), pos = entries * 4;
-	uint32_t *row_seq = calloc(rows, 4), *row_pos = malloc(rows * 4);
+	uint32_t pages = entries / 64 + 1, *ids = bench_alloc(pages * sizeof(*ids)),
+		 pos = entries * 4;
+	uint32_t *row_seq = bench_zeroes((size_t)rows * 4),
+		 *row_pos = bench_alloc((size_t)rows * 4);
 	struct kern_seq seq = {.n = rows,
 		.pos0 = pos + 1 - rows,
 		.page_n = {0, pages, 0},
@@ -354,8 +356,8 @@ static void bench_select(enum kern_dtype format, uint32_t heads, uint32_t entrie
 		row_pos[r] = seq.pos0 + r;
 	a.index.q = filled(sizeof(float) * rows * heads * KERN_INDEX);
 	a.index.weights = filled(sizeof(float) * rows * heads);
-	a.entries = malloc(sizeof(int32_t) * rows * a.k);
-	a.count = malloc(sizeof(uint32_t) * rows);
+	a.entries = bench_alloc(sizeof(int32_t) * rows * a.k);
+	a.count = bench_alloc(sizeof(uint32_t) * rows);
 	s = best((int (*)(const void *, void *))ops.index_select, &a);
 	snprintf(what, sizeof(what), "index_select, %u heads, %s, %u row%s, %u entries", heads,
 		type_name(format), rows, rows > 1 ? "s" : "", entries);
@@ -433,19 +435,18 @@ static void run_rows(uint32_t rows)
 
 int main(int argc, char **argv)
 {
-	unsigned threads = argc > 2 ? (unsigned)atoi(argv[2]) : 2;
+	struct bench_args args = bench_args(argc, argv, 2, "[VARIANT [THREADS]]");
+	unsigned threads = bench_number(&args, 1, RATES_THREADS_MAX, 2);
 	struct errbuf err;
 
-	if (kern_ops_get(KERN_CPU, argc > 1 ? argv[1] : NULL, &ops, &err)) {
+	if (kern_ops_get(KERN_CPU, args.n > 0 ? args.at[0] : NULL, &ops, &err)) {
 		fprintf(stderr, "%s\n", err.text);
 		return err.exit_code;
 	}
-	if (rates_open(&rates, threads) < 0) {
-		fprintf(stderr, "bench_kernels: no memory, or a CPU without AVX2\n");
+	if (!rates_open(&rates, threads))
 		return 77;
-	}
 	if (kern_cpu_ctx_init(&ctx, &LIMITS, threads, 50000))
-		return 71;
+		bench_die("no memory for the kernels' scratch, or for %u threads", threads);
 	report_open(&report, "kernels", "Kernels, each beside its floor");
 	report_add(&report, &(struct report_row){.what = "multiply-adds in registers",
 				    .value = rates.fma * 1e-9,

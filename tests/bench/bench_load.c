@@ -31,6 +31,7 @@
 #include <liburing.h>
 
 #include "shm/clock.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/checkpoint.h"
 #include "tests/bench/report.h"
 #include "worker/ckpt/ckpt.h"
@@ -234,6 +235,8 @@ static double run_once(const struct files *f, const struct way *w)
 			times[r][0] = mono_now();
 			ret = w->run(f, w->arg, r);
 			times[r][1] = mono_now();
+			if (ret < 0 && !w->load) /* which says so itself */
+				fprintf(stderr, "bench_load: %s: %s\n", w->name, strerror(-ret));
 			_exit(ret < 0);
 		}
 	}
@@ -383,10 +386,8 @@ int main(int argc, char **argv)
 	struct args args;
 	bool made;
 
-	if (!parse(argc, argv, &args)) {
-		fprintf(stderr, "usage: bench_load [DIR [device|cache]] | --make DIR\n");
-		return EXIT_USAGE_ERR;
-	}
+	if (!parse(argc, argv, &args))
+		bench_usage("[DIR [device|cache]] | --make DIR");
 	if (!args.dir)
 		snprintf(temporary, sizeof(temporary), "%s/heddle-bench-load.%d", tmp ? tmp : ".",
 			(int)getpid());

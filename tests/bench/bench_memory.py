@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 
-from heddle_here import Heddle, Report
+from heddle_here import Arguments, Heddle, Report
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
@@ -71,7 +71,7 @@ def measure(report, name, build, model, workers):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default="build")
     p.add_argument("--keep", help="where the checkpoint of 2 GB lies or is left")
     args = p.parse_args()

@@ -20,6 +20,7 @@
 #include "shm/clock.h"
 #include "tests/bench/op_count.h"
 #include "tests/bench/rates.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 #include "tests/model/harness_impl.h"
 
@@ -45,14 +46,16 @@ static struct harness *open_model(unsigned threads)
 	struct harness *h;
 
 	if (conf_init(&set) < 0)
-		abort();
+		bench_die("no memory");
 	for (size_t i = 0; i < ARRAY_LEN(settings); i++)
-		if (conf_override(&set, settings[i], &err) < 0) {
-			fprintf(stderr, "%s\n", err.text);
-			abort();
-		}
-	h = harness_open(&(struct harness_opts){
-		.conf = &set.conf, .threads = threads, .spin_ns = RANK_SPIN_NS});
+		if (conf_override(&set, settings[i], &err) < 0)
+			bench_die("%s", err.text);
+	h = harness_try_open(
+		&(struct harness_opts){
+			.conf = &set.conf, .threads = threads, .spin_ns = RANK_SPIN_NS},
+		&err);
+	if (!h)
+		bench_die("%s", err.text);
 	conf_fini(&set);
 	return h;
 }
@@ -280,9 +283,9 @@ static double resident_pool_bytes(const struct rank *r)
 	for (int k = 0; k < POOL__COUNT; k++) {
 		const struct pool *p = &r->pools.pool[k];
 		size_t pages = DIV_UP(p->layers * p->layer_bytes, page);
-		unsigned char *in = malloc(pages + 1);
+		unsigned char *in = bench_alloc(pages);
 
-		if (p->base && in && mincore(p->base, p->layers * p->layer_bytes, in) == 0)
+		if (p->base && mincore(p->base, p->layers * p->layer_bytes, in) == 0)
 			for (size_t i = 0; i < pages; i++)
 				n += in[i] & 1;
 		free(in);
@@ -352,12 +355,14 @@ static void run_all(struct bench *b)
 
 int main(int argc, char **argv)
 {
-	unsigned threads = argc > 1 ? (unsigned)atoi(argv[1]) : 2;
-	struct bench *b = calloc(1, sizeof(*b));
+	struct bench_args args = bench_args(argc, argv, 1, "[THREADS]");
+	unsigned threads = bench_number(&args, 0, RATES_THREADS_MAX, 2);
+	struct bench *b = bench_zeroes(sizeof(*b));
 	uint32_t x = 1;
+	int code;
 
-	if (!b || rates_open(&b->rates, threads) < 0) {
-		fprintf(stderr, "bench_model: no memory, or a CPU without AVX2\n");
+	bench_on_harness();
+	if (!rates_open(&b->rates, threads)) {
 		free(b);
 		return 77;
 	}
@@ -372,7 +377,7 @@ int main(int argc, char **argv)
 	run_all(b);
 	harness_close(b->h);
 	rates_close(&b->rates);
-	threads = (unsigned)report_close(&b->report);
+	code = report_close(&b->report);
 	free(b);
-	return (int)threads;
+	return code;
 }

@@ -23,6 +23,7 @@
 
 #include "shm/clock.h"
 #include "shm/util.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 
 #define SEQUENCES_MAX 256
@@ -48,8 +49,7 @@ struct streams {
 
 static void die(const char *what)
 {
-	fprintf(stderr, "bench_step: %s: %s\n", what, strerror(errno));
-	exit(1);
+	bench_die("%s: %s", what, strerror(errno));
 }
 
 static void run_daemon(const struct daemon *d, int sequences, const char *step_ms)
@@ -115,10 +115,8 @@ static void start(struct daemon *d, int sequences, const char *step_ms)
 	if (d->pid == 0)
 		run_daemon(d, sequences, step_ms);
 	while (!is_ready(d)) {
-		if (waitpid(d->pid, NULL, WNOHANG) != 0 || mono_now() > patience) {
-			fprintf(stderr, "bench_step: the daemon does not become ready\n");
-			exit(1);
-		}
+		if (waitpid(d->pid, NULL, WNOHANG) != 0 || mono_now() > patience)
+			bench_die("the daemon does not become ready");
 		usleep(20000); /* between two looks */
 	}
 	if (clock_getcpuclockid(d->pid, &d->cpu) != 0)
@@ -190,10 +188,8 @@ static void read_more(struct streams *s)
 	for (int i = 0; i < ready; i++) {
 		ssize_t got = recv(s->fd[ev[i].data.u32], buf, sizeof(buf), 0);
 
-		if (got <= 0) {
-			fprintf(stderr, "bench_step: a stream has ended: %.200s\n", buf);
-			exit(1);
-		}
+		if (got <= 0)
+			bench_die("a stream has ended: %.200s", buf);
 		count(s, ev[i].data.u32, buf, (size_t)got);
 	}
 }
@@ -281,21 +277,20 @@ static void add(struct report *r, int sequences, const char *step_ms)
 int main(int argc, char **argv)
 {
 	static const int all[] = {1, 4, 16, 64, 256};
-	int n = argc > 1 ? argc - 1 : (int)ARRAY_LEN(all);
+	struct bench_args args = bench_args(argc, argv, argc, "[SEQUENCES...], each 1 to 256");
+	int n = args.n ? args.n : (int)ARRAY_LEN(all);
 	struct report r;
 
+	for (int i = 0; i < args.n; i++)
+		(void)bench_number(&args, i, SEQUENCES_MAX, 0);
 	if (access("./heddled", X_OK) < 0 || access("./fake-worker", X_OK) < 0) {
 		printf("no ./heddled with ./fake-worker here: run it in the build directory\n");
 		return 77;
 	}
 	report_open(&r, "step", "A step of the coordinator, CPU time");
 	for (int i = 0; i < n; i++) {
-		int sequences = argc > 1 ? atoi(argv[i + 1]) : all[i];
+		int sequences = args.n ? (int)bench_number(&args, i, SEQUENCES_MAX, 0) : all[i];
 
-		if (sequences < 1 || sequences > SEQUENCES_MAX) {
-			fprintf(stderr, "bench_step: 1 to %d sequences\n", SEQUENCES_MAX);
-			return 2;
-		}
 		add(&r, sequences, "0");
 		add(&r, sequences, "1");
 	}

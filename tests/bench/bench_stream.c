@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "shm/log.h"
+#include "tests/bench/bench.h"
 #include "tests/bench/report.h"
 #include "tests/unit/http_harness.h"
 
@@ -246,12 +247,14 @@ static void measure(struct report *r, struct harness *h, int streams)
 			      .most = 1.3});
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static const int streams[] = {1, 8, 64, STREAMS_MAX};
 	struct harness *h;
 	struct report r;
 
+	(void)bench_args(argc, argv, 0, "");
+	bench_on_harness();
 	log_set_level(CONF_LEVEL_WARNING);
 	h = harness_start(NULL, false);
 	pin(CPU_READER);

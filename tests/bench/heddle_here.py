@@ -1,4 +1,5 @@
 """What the benches in Python share: a heddled of the build with its workers, and the report."""
+import argparse
 import http.client
 import json
 import os
@@ -75,6 +76,14 @@ class Heddle:
         return json.load(c.getresponse())
 
 
+class Arguments(argparse.ArgumentParser):
+    """Answers wrong ones as tests/bench/bench.h does: a line of usage and exit status 64."""
+
+    def error(self, message):
+        print(" ".join(self.format_usage().split()) + f": {message}", file=sys.stderr)
+        sys.exit(64)
+
+
 class Report:
     """The table and the JSON of tests/bench/report.h."""
 
@@ -104,5 +113,7 @@ class Report:
         if missed:
             print(f"{missed} of {len(self.rows)} rows miss their target")
         if os.environ.get("HEDDLE_BENCH_DIR"):
-            with open(f"{os.environ['HEDDLE_BENCH_DIR']}/{self.name}.json", "w") as f:
+            path = f"{os.environ['HEDDLE_BENCH_DIR']}/{self.name}.json"
+            with open(path + ".part", "w") as f:
                 json.dump(dict(bench=self.name, rows=self.rows), f, indent=1)
+            os.replace(path + ".part", path)

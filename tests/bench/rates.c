@@ -2,11 +2,11 @@
 
 #include <errno.h>
 #include <immintrin.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "shm/clock.h"
+#include "tests/bench/bench.h"
 
 enum { ROWS = 6, VECTORS = 4, PANEL = 128 };
 
@@ -187,7 +187,7 @@ static int by_size(const void *a, const void *b)
  * median, because what is held against it is one. */
 static double measure(struct rates *r, struct job *j, double work)
 {
-	float out[64 * 16];
+	float out[RATES_THREADS_MAX * 16];
 	double s[4096];
 	mono_ns_t begin;
 	size_t n = 0;
@@ -219,22 +219,24 @@ void rates_refresh(struct rates *r)
 		r, &fma_l1, 2.0 * ROWS * lanes * PANEL * (double)fma_l1.rounds * r->threads);
 }
 
-int rates_open(struct rates *r, unsigned threads)
+bool rates_open(struct rates *r, unsigned threads)
 {
 	int ret;
 
-	*r = (struct rates){.threads = MIN(threads, 64u)};
+	*r = (struct rates){.threads = MIN(threads, (unsigned)RATES_THREADS_MAX)};
 	__builtin_cpu_init();
 	r->isa = __builtin_cpu_supports("avx512f")                                 ? "avx512"
 		 : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? "avx2"
 										   : NULL;
-	if (!r->isa)
-		return -ENOTSUP;
+	if (!r->isa) {
+		printf("a CPU without AVX2: there is no floor to measure\n");
+		return false;
+	}
 	ret = kern_threads_new(r->threads, 1000000, &r->pool);
 	if (ret < 0)
-		return ret;
+		bench_die("cannot start %u threads: %s", r->threads, strerror(-ret));
 	rates_refresh(r);
-	return 0;
+	return true;
 }
 
 void rates_close(struct rates *r)
@@ -255,7 +257,7 @@ double rates_read(struct rates *r, double bytes)
 		r->bytes = each * r->threads;
 		r->memory = aligned_alloc(4096, r->bytes);
 		if (!r->memory)
-			abort();
+			bench_die("no memory for %zu bytes", r->bytes);
 		memset(r->memory, 1, r->bytes);
 	}
 	return measure(r, &j, (double)each * (double)j.rounds * r->threads);

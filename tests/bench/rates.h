@@ -4,12 +4,14 @@
  * shared, or whose clock moves, is another machine a minute later.
  *
  *	struct rates r;
- *	rates_open(&r, 2);
+ *	if (!rates_open(&r, 2))
+ *		return 77;
  *	floor_s = fmax(flops / r.fma, bytes / rates_read(&r, bytes));
  *	rates_close(&r);
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernels/cpu/pool.h"
@@ -24,8 +26,10 @@ struct rates {
 	size_t bytes;
 };
 
-/* Measures both flop rates. 0, -ENOMEM, -EAGAIN, or -ENOTSUP without AVX2. */
-int rates_open(struct rates *r, unsigned threads) MUST_CHECK;
+#define RATES_THREADS_MAX 64
+
+/* Measures both flop rates. False, which it says, without AVX2: then the bench cannot run. */
+bool rates_open(struct rates *r, unsigned threads) MUST_CHECK;
 void rates_close(struct rates *r);
 
 /* Both flop rates anew: a bench that runs for minutes asks beside each of its rows. */

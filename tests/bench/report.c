@@ -3,22 +3,25 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "shm/util.h"
+#include "tests/bench/bench.h"
 
 void report_open(struct report *r, const char *name, const char *title)
 {
 	const char *dir = getenv("HEDDLE_BENCH_DIR");
-	char path[4096];
 
-	*r = (struct report){0};
-	if (dir && *dir) {
-		snprintf(path, sizeof(path), "%s/%s.json", dir, name);
-		r->json = fopen(path, "we");
+	*r = (struct report){.name = name, .dir = dir && *dir ? dir : NULL};
+	if (r->dir && access(r->dir, W_OK) < 0) {
+		fprintf(stderr, "cannot write to %s: %s\n", r->dir, strerror(errno));
+		r->dir = NULL;
+	}
+	if (r->dir) {
+		r->json = open_memstream(&r->text, &r->bytes);
 		if (!r->json)
-			fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
-		else
-			fprintf(r->json, "{\"bench\": \"%s\", \"rows\": [", name);
+			bench_die("no memory for the report");
+		fprintf(r->json, "{\"bench\": \"%s\", \"rows\": [", name);
 	}
 	printf("\n%s\n\n%-44s %12s %-9s %9s  %-10s\n", title, "", "value", "", "ratio", "target");
 	fflush(stdout);
@@ -85,10 +88,8 @@ static int compare(const void *a, const void *b)
 
 double report_paired(const double *values, const double *beside, size_t n)
 {
-	double *ratio = malloc(n * sizeof(*ratio)), median;
+	double *ratio = bench_alloc(n * sizeof(*ratio)), median;
 
-	if (!ratio)
-		abort();
 	for (size_t i = 0; i < n; i++)
 		ratio[i] = values[i] / (beside ? beside[i] : 1);
 	qsort(ratio, n, sizeof(*ratio), compare);
@@ -102,12 +103,34 @@ double report_median(const double *values, size_t n)
 	return report_paired(values, NULL, n);
 }
 
+/* Under another name first: there is never half a file of the right one. */
+static void write_json(const struct report *r)
+{
+	char path[4096], part[4104];
+	FILE *f;
+	bool ok;
+
+	snprintf(path, sizeof(path), "%s/%s.json", r->dir, r->name);
+	snprintf(part, sizeof(part), "%s.part", path);
+	f = fopen(part, "we");
+	ok = f && fwrite(r->text, r->bytes, 1, f) == 1;
+	ok = f && fclose(f) == 0 && ok && rename(part, path) == 0;
+	if (ok)
+		return;
+	fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
+	(void)unlink(part);
+}
+
 int report_close(struct report *r)
 {
 	if (r->json) {
 		fputs("\n]}\n", r->json);
-		fclose(r->json);
+		if (fclose(r->json) != 0)
+			bench_die("no memory for the report");
 		r->json = NULL;
+		write_json(r);
+		free(r->text);
+		r->text = NULL;
 	}
 	if (r->missed)
 		printf("%u of %u rows miss their target\n", r->missed, r->rows);

@@ -9,7 +9,8 @@
  *
  * Absolute times on a shared machine drift, so a row names what ran beside it in the same call, and
  * its target is a bound on the ratio of the two; a row without one is judged by its value. The JSON
- * goes to $HEDDLE_BENCH_DIR/NAME.json (make bench sets it), or nowhere.
+ * goes to $HEDDLE_BENCH_DIR/NAME.json (make bench sets it), or nowhere. It is written when it is
+ * whole: a bench that is stopped leaves the file as it was.
  */
 #pragma once
 
@@ -28,11 +29,16 @@ struct report_row {
 };
 
 struct report {
-	FILE *json; /* or NULL */
+	const char *name, *dir;
+	FILE *json; /* to text; or NULL */
+	char *text;
+	size_t bytes;
 	unsigned rows, missed;
 };
 
-/* Prints the heading. A JSON file that cannot be made is a line on stderr, and the table goes on.
+/*
+ * Prints the heading. `name` must outlive the report. A JSON file that cannot be made is a line on
+ * stderr, and the table goes on.
  */
 void report_open(struct report *r, const char *name, const char *title);
 

@@ -50,7 +50,7 @@ except ImportError as missing:
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
 import weights  # noqa: E402
-from heddle_here import Heddle, Report  # noqa: E402
+from heddle_here import Arguments, Heddle, Report  # noqa: E402
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # transformers renames an argument
 hf_logging.set_verbosity_error()
@@ -184,7 +184,7 @@ def measure(report, args, ours, theirs, context, new, source):
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default="build")
     p.add_argument("--model", default=os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                                    "../../models/heddle-mini"))

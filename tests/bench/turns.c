@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "shm/clock.h"
+#include "tests/bench/bench.h"
 
 static int cpus[2];
 
@@ -36,22 +38,31 @@ static void pin(int which)
 	(void)sched_setaffinity(0, sizeof(set), &set);
 }
 
-static void die(const char *what)
+/* A child of this way is gone. If it could say why, that is enough. */
+static _Noreturn void lost(const struct turns_way *w, int child)
 {
-	perror(what);
-	exit(1);
+	int status = 0;
+
+	if (waitpid(w->pid[child], &status, 0) == w->pid[child] && WIFEXITED(status) &&
+		WEXITSTATUS(status) == EXIT_OS_ERR)
+		exit(EXIT_OS_ERR);
+	if (WIFSIGNALED(status))
+		bench_die("%s: its process died: %s", w->what, strsignal(WTERMSIG(status)));
+	bench_die("%s: its process has ended", w->what);
 }
 
-/* Sleeps in read() until told to take a turn. */
+/* Says when it is ready, then sleeps in read() until told to take a turn. */
 static void live(const struct turns_way *w, int child, int in, int out)
 {
 	uint32_t from = 0, rounds = w->rounds + TURNS_WARM_UP;
-	char go;
+	char go = 0;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	pin(1 - child % 2);
 	if (w->born)
 		w->born(w->user, child);
+	if (write(out, &go, 1) != 1)
+		_exit(1);
 	while (read(in, &go, 1) == 1) {
 		if (write(out, &go, 1) != 1)
 			_exit(1);
@@ -66,10 +77,13 @@ static void live(const struct turns_way *w, int child, int in, int out)
 static void bear(struct turns_way *w, int child)
 {
 	int to[2], from[2];
+	char ready;
 
 	if (pipe(to) < 0 || pipe(from) < 0)
-		die("pipe");
+		bench_die("cannot make a pipe: %s", strerror(errno));
 	w->pid[child] = fork();
+	if (w->pid[child] < 0)
+		bench_die("cannot start a process: %s", strerror(errno));
 	if (w->pid[child] == 0) {
 		close(to[1]);
 		close(from[0]);
@@ -79,13 +93,15 @@ static void bear(struct turns_way *w, int child)
 	close(from[1]);
 	w->to[child] = to[1];
 	w->from[child] = from[0];
+	if (read(from[0], &ready, 1) != 1)
+		lost(w, child);
 }
 
 static void tell(const struct turns_way *w)
 {
 	for (int c = 0; c < w->children; c++)
 		if (write(w->to[c], "", 1) != 1)
-			die(w->what);
+			lost(w, c);
 }
 
 static void hear(const struct turns_way *w)
@@ -94,7 +110,7 @@ static void hear(const struct turns_way *w)
 
 	for (int c = 0; c < w->children; c++)
 		if (read(w->from[c], &byte, 1) != 1)
-			die(w->what);
+			lost(w, c);
 }
 
 static double take_turn(struct turns_way *w, int turn)
@@ -125,11 +141,10 @@ void turns_run(struct turns_way *ways, int n, int turns)
 	int i, turn, child;
 
 	if (turns_cpus() < 1)
-		die("sched_getaffinity");
+		bench_die("cannot tell which CPUs are allowed");
+	signal(SIGPIPE, SIG_IGN); /* of a child that has died; children inherit it */
 	for (i = 0; i < n; i++) {
-		ways[i].ns = calloc((size_t)turns, sizeof(*ways[i].ns));
-		if (!ways[i].ns)
-			die("calloc");
+		ways[i].ns = bench_zeroes((size_t)turns * sizeof(*ways[i].ns));
 		for (child = 0; child < ways[i].children; child++)
 			bear(&ways[i], child);
 	}
