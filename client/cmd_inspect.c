@@ -7,8 +7,10 @@
 #include "client/opts.h"
 #include "client/text.h"
 #include "client/verify.h"
+#include "shm/cpus.h"
 #include "worker/ckpt/memory.h"
 #include "worker/ckpt/plan.h"
+#include "worker/scratch.h"
 
 /* Parameters a tensor holds; tables of ids are none. */
 static uint64_t params(const struct ckpt_entry *e)
@@ -296,6 +298,37 @@ static int largest_shard(const struct ckpt *ck, uint32_t world, uint64_t *ret_by
 	return 0;
 }
 
+/* Threads as heddled would take on this machine, if it has as many cores as logical CPUs. */
+static uint32_t threads_of(const struct conf *conf, uint32_t world)
+{
+	struct cpus cpus;
+
+	if (conf->fabric_threads != CONF_AUTO)
+		return (uint32_t)conf->fabric_threads;
+	return cpus_allowed(&cpus) == 0 ? MAX(cpus_count(&cpus) / world, 1u) : 1;
+}
+
+/* Of the rank that needs the most. The configuration may be another model's: then there is none. */
+static void add_scratch(
+	struct text_table *t, const struct ckpt *ck, uint32_t world, const struct conf *conf)
+{
+	uint32_t threads = threads_of(conf, world);
+	struct errbuf err = {"", 0};
+	uint64_t most = 0;
+	struct shape sh;
+	char a[TEXT_SHORT];
+
+	for (uint32_t r = 0; r < world; r++) {
+		if (shape_make(&ck->cfg, conf, r, world, &sh, &err) < 0) {
+			fprintf(stderr, "heddle: scratch is not known: %s\n", err.text);
+			return;
+		}
+		most = MAX(most, scratch_bytes(&sh, threads));
+	}
+	text_table_add(t, "scratch, %u compute thread%s", threads, threads == 1 ? "" : "s");
+	text_table_add(t, "%s", text_bytes(most, a));
+}
+
 static void add_sequence(struct text_table *t, const struct memory_plan *m,
 	const struct model_config *c, uint64_t tokens)
 {
@@ -327,6 +360,7 @@ static int show_memory(
 		: by_id    ? " (experts by id)"
 			   : " (experts by width)");
 	text_table_add(&t, "%s", text_bytes(weights, a));
+	add_scratch(&t, ck, world, conf);
 	for (int c = 0; c < MEMORY_CLASS__COUNT; c++) {
 		if (!m.page[c].tokens)
 			continue;

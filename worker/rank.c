@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "worker/rank_impl.h"
+#include "worker/scratch.h"
 #include "worker/state.h"
 
 static int open_ckpt(const struct conf *conf, struct ckpt **ret_ckpt, struct errbuf *err)
@@ -33,18 +34,7 @@ int rank_check(const struct conf *conf, uint32_t world, struct errbuf *err)
 
 static int open_kernels(struct rank *r, const struct rank_opts *opts, struct errbuf *err)
 {
-	const struct model_config *c = &r->sh.cfg;
-	const struct kern_cpu_limits limits = {
-		.max_tokens = r->sh.step_tokens,
-		.heads = r->sh.heads,
-		.index_heads = r->sh.kind_n[MODEL_CSA] ? c->index_heads : 0,
-		.topk = r->sh.kind_n[MODEL_CSA] ? r->sh.index_topk : 0,
-		.world = r->sh.world,
-		.max_k = MAX(MAX(KERN_STREAMS * c->hidden, c->heads / c->o_groups * KERN_HEAD),
-			MAX(MAX(c->inter, c->q_lora), c->o_groups * c->o_lora)),
-		.experts = c->experts,
-		.experts_per_token = c->experts_per_token,
-	};
+	const struct kern_cpu_limits limits = scratch_limits(&r->sh);
 	int ret;
 
 	ret = kern_ops_get(KERN_CPU, NULL, &r->ops, err);

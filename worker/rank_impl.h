@@ -108,6 +108,7 @@ struct rank {
 };
 
 /* ---- work.c */
+size_t work_bytes(const struct shape *sh);
 int work_open(const struct shape *sh, struct work *ret_work) MUST_CHECK;
 void work_close(struct work *w);
 

@@ -134,20 +134,26 @@ static void cut_all(struct cutter *c, const struct shape *sh, struct work *w)
 	cut_head(c, sh, w);
 }
 
-int work_open(const struct shape *sh, struct work *ret_work)
+size_t work_bytes(const struct shape *sh)
 {
 	struct cutter c = {0};
-	struct work w = {0};
-	void *p;
+	struct work w;
 
 	cut_all(&c, sh, &w);
-	p = mmap(NULL, c.used, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return c.used;
+}
+
+int work_open(const struct shape *sh, struct work *ret_work)
+{
+	struct work w = {.bytes = work_bytes(sh)};
+	struct cutter c = {0};
+	void *p;
+
+	p = mmap(NULL, w.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return -ENOMEM;
-	(void)madvise(p, c.used, MADV_HUGEPAGE);
-	w.arena = p;
-	w.bytes = c.used;
-	c = (struct cutter){.base = p};
+	(void)madvise(p, w.bytes, MADV_HUGEPAGE);
+	w.arena = c.base = p;
 	cut_all(&c, sh, &w);
 	*ret_work = w;
 	return 0;

@@ -210,6 +210,13 @@ b['max_tokens'], b['ignore_eos'], b['repetition_penalty']")" \
 	printf '%s\n' "$out" | grep -qE 'layers.N.ffn.experts.E.w1.weight +256 x 256 +FP4 \+ E8M0 +48 +1.6 MiB'
 	part "$out" "memory of each of 2 workers"
 	part "$out" "13.9 MiB"
+	out 0 "$heddle" inspect -s fabric.threads=3 "$model"
+	printf '%s\n' "$out" | grep -qE '^  scratch, 3 compute threads +[0-9.]+ MiB$'
+	# a configuration of another model: the rest is shown
+	out 0 "$heddle" inspect -s schedule.max_context=100000 "$model"
+	[[ $out != *scratch* ]]
+	part "$err" "heddle: scratch is not known: schedule.max_context: 100000 tokens are more than"
+	part "$out" "a sequence of 1,024 tokens"
 	out 78 "$heddle" inspect --workers 3 "$model"
 	part "$err" "num_attention_heads 8, o_groups 4, vocab_size 4096, n_routed_experts 8"
 	part "$err" "1, 2 or 4 would do"

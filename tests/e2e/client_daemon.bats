@@ -55,3 +55,15 @@ setup()
 	body=$("$heddle" status --json)
 	part '"health":"ready"'
 }
+
+@test "inspect plans the scratch that the workers take" {
+	taken=$("$heddle" status --json | python3 -c '
+import json, sys
+workers = json.load(sys.stdin)["workers"]
+print(workers[0]["threads"], max(w["memory"]["scratch_bytes"] for w in workers))')
+	"$heddle" inspect -c "$D/heddle.ini" -w 2 -s "fabric.threads=${taken% *}" \
+		"$HEDDLE_SRCDIR/models/heddle-mini" >"$D/plan"
+	mib=$(sed -nE "s/^  scratch, ${taken% *} compute threads? +([0-9.]+) MiB$/\1/p" "$D/plan")
+	python3 -c 'import sys; assert abs(float(sys.argv[1]) - int(sys.argv[2]) / 2**20) <= 0.051' \
+		"$mib" "${taken#* }"
+}

@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "tests/model/tiny.h"
+#include "tests/model/harness_impl.h"
+#include "worker/scratch.h"
 
 #define LENGTH 140
 
@@ -350,6 +352,37 @@ static void test_configurations_that_do_not_fit_are_refused_by_name(void **state
 	assert_not_opened(f, &conf, 2, "fabric.collective");
 }
 
+/* ---- scratch -------------------------------------------------------------------------------- */
+
+/* What is planned from configuration and shape alone is what each rank holds. */
+static void test_scratch_is_what_was_planned(void **state)
+{
+	static const int acts[] = {CONF_ACT_F32, CONF_ACT_FP8};
+	const struct fixture *f = *state;
+	struct conf conf = tiny_conf();
+	struct worker_capacity have;
+	struct shape sh;
+
+	for (uint32_t i = 0; i < 6; i++) {
+		struct harness_opts o = {.dir = f->tiny.dir,
+			.conf = &conf,
+			.world = 1u << i % 3,
+			.threads = 1 + i / 2};
+		struct harness *h;
+
+		conf.attention_act = acts[i / 3];
+		conf.schedule_step_tokens = 64 + 300 * i;
+		h = harness_open(&o);
+		for (uint32_t r = 0; r < o.world; r++) {
+			rank_capacity(h->ranks[r], &have);
+			assert_int_equal(
+				shape_make(&h->ranks[r]->sh.cfg, &conf, r, o.world, &sh, NULL), 0);
+			assert_int_equal(scratch_bytes(&sh, o.threads), have.scratch_bytes);
+		}
+		harness_close(h);
+	}
+}
+
 /* ---- set-up --------------------------------------------------------------------------------- */
 
 static int set_up(void **state)
@@ -383,6 +416,7 @@ int main(void)
 		cmocka_unit_test(test_bad_steps_are_refused_and_change_nothing),
 		cmocka_unit_test(test_context_end_is_exact),
 		cmocka_unit_test(test_configurations_that_do_not_fit_are_refused_by_name),
+		cmocka_unit_test(test_scratch_is_what_was_planned),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
