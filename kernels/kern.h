@@ -508,7 +508,7 @@ enum kern_backend { KERN_CPU, KERN_CUDA };
 /* A slot of an op is never NULL; a slot of a fused one may be: use the chain it covers. */
 struct kern_ops {
 	enum kern_backend backend;
-	const char *variant; /* "reference", "avx2", "avx512" */
+	const char *variant; /* "reference", "avx2", "avx512", "avx512gfni" */
 #define KERN_OP(name, abs_tol, rel_tol, doc) int (*name)(const struct kern_##name##_args *, void *);
 #define KERN_FUSED(name, covers, doc)        int (*name)(const struct kern_##name##_args *, void *);
 #include "kernels/ops.def"

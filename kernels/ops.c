@@ -19,6 +19,7 @@ static const struct {
 	bool (*runs)(void);
 	const struct kern_ops *ops;
 } CPU_VARIANTS[] = {
+	{"avx512gfni", kern_cpu_has_avx512gfni, &kern_avx512gfni_ops},
 	{"avx512", kern_cpu_has_avx512, &kern_avx512_ops},
 	{"avx2", kern_cpu_has_avx2, &kern_avx2_ops},
 	{"reference", kern_cpu_has_baseline, &kern_cpu_ops},
@@ -44,5 +45,5 @@ int kern_ops_get(enum kern_backend backend, const char *variant, struct kern_ops
 				"this CPU does not run the %s kernels", variant);
 	}
 	return err_set(err, -EINVAL, EXIT_CONFIG_ERR,
-		"no CPU kernels called '%s': auto, reference, avx2 or avx512", variant);
+		"no CPU kernels called '%s': auto, reference, avx2, avx512 or avx512gfni", variant);
 }

@@ -19,3 +19,9 @@ bool kern_cpu_has_avx512(void)
 	       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
 	       __builtin_cpu_supports("avx512vl");
 }
+
+bool kern_cpu_has_avx512gfni(void)
+{
+	return kern_cpu_has_avx512() && __builtin_cpu_supports("avx512vbmi") &&
+	       __builtin_cpu_supports("gfni");
+}

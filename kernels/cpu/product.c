@@ -48,21 +48,26 @@ VEC_INLINE const uint8_t *product_at(
 	return p + ((size_t)group * w->k + k) * kern_product_column(dtype);
 }
 
-/* Types that are widened two columns at a time, where two are left. */
-VEC_INLINE bool product_pairs(enum kern_dtype dtype)
+/* Columns that are widened together, where so many are left. */
+VEC_INLINE int product_step(enum kern_dtype dtype)
 {
-	return dtype == KERN_FP8 || dtype == KERN_FP4;
+	return dtype == KERN_FP8 ? VEC_E4M3_STEP : dtype == KERN_FP4 ? 2 : 1;
 }
 
-/* Two columns; with bare, codes without their scale. */
-VEC_INLINE struct v16_pair product_widen_pair(
-	enum kern_dtype dtype, const bool bare, const uint8_t *p, v16 scale)
+/* One step of columns; with bare, codes without their scale. */
+VEC_INLINE void product_widen_step(
+	enum kern_dtype dtype, const bool bare, const uint8_t *p, v16 scale, v16 c[VEC_E4M3_STEP])
 {
-	struct v16_pair c = dtype == KERN_FP4 ? v16_e2m1(p) : v16_e4m3_pair(p);
+	if (dtype == KERN_FP4) {
+		struct v16_pair x = v16_e2m1(p);
 
-	if (bare)
-		return c;
-	return (struct v16_pair){v16_mul(c.lo, scale), v16_mul(c.hi, scale)};
+		c[0] = x.lo;
+		c[1] = x.hi;
+	} else {
+		v16_e4m3_step(p, c);
+	}
+	for (int s = 0; !bare && s < product_step(dtype); s++)
+		c[s] = v16_mul(c[s], scale);
 }
 
 /* One column of a group; not for FP4, whose columns are even in number. */
@@ -83,21 +88,22 @@ VEC_INLINE v16 product_widen(enum kern_dtype dtype, const bool bare, const uint8
 /* A tile's stretches are this short together: the hardware does not see them coming. */
 enum { PRODUCT_SHORT_BYTES = 32768 };
 
-/* acc[mr][nv] += columns j and j+1; moves p on. */
-VEC_INLINE void product_two_columns(enum kern_dtype dtype, const bool bare, const int mr,
+/* acc[mr][nv] += the step of columns from j on; moves p on. */
+VEC_INLINE void product_step_columns(enum kern_dtype dtype, const bool bare, const int mr,
 	const int nv, uint32_t j, const v16 scale[VEC_NV1], const float *const *x,
 	const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
 {
 #pragma GCC unroll 8
 	for (int v = 0; v < nv; v++) {
-		struct v16_pair c = product_widen_pair(dtype, bare, p[v], scale[v]);
+		v16 c[VEC_E4M3_STEP];
 
-		p[v] += 2 * kern_product_column(dtype);
+		product_widen_step(dtype, bare, p[v], scale[v], c);
+		p[v] += product_step(dtype) * kern_product_column(dtype);
 #pragma GCC unroll 8
-		for (int i = 0; i < mr; i++) {
-			acc[i][v] = v16_fma(v16_set1(x[i][j]), c.lo, acc[i][v]);
-			acc[i][v] = v16_fma(v16_set1(x[i][j + 1]), c.hi, acc[i][v]);
-		}
+		for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+			for (int s = 0; s < product_step(dtype); s++)
+				acc[i][v] = v16_fma(v16_set1(x[i][j + s]), c[s], acc[i][v]);
 	}
 }
 
@@ -112,21 +118,21 @@ VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const in
 	uint32_t k, uint32_t run, const v16 scale[VEC_NV1], const float *const *x,
 	struct product_ahead *ahead, const uint8_t *p[VEC_NV1], v16 acc[VEC_MR][VEC_NV1])
 {
-	const int line = 64 / (int)kern_product_column(dtype); /* columns */
+	const int line = 64 / (int)kern_product_column(dtype), step = product_step(dtype);
 	uint32_t j = k;
 
-	if (product_pairs(dtype)) {
+	if (step > 1) {
 		for (; j + line <= k + run; j += line, ahead->at += ahead->step)
 #pragma GCC unroll 4
-			for (int at = 0; at < line; at += 2) {
+			for (int at = 0; at < line; at += step) {
 #pragma GCC unroll 8
 				for (int v = 0; v < nv; v++)
-					if (v * line / nv / 2 * 2 == at)
+					if (v * line / nv / step * step == at)
 						_mm_prefetch(ahead->at + 64 * v, _MM_HINT_T0);
-				product_two_columns(dtype, bare, mr, nv, j + at, scale, x, p, acc);
+				product_step_columns(dtype, bare, mr, nv, j + at, scale, x, p, acc);
 			}
-		for (; j + 2 <= k + run; j += 2)
-			product_two_columns(dtype, bare, mr, nv, j, scale, x, p, acc);
+		for (; j + step <= k + run; j += step)
+			product_step_columns(dtype, bare, mr, nv, j, scale, x, p, acc);
 	}
 	if (dtype == KERN_FP4)
 		return;
@@ -354,7 +360,7 @@ VEC_INLINE void product_few(const struct kern_weight *w, uint32_t group, uint32_
 		product_few_FP8, product_few_FP4};
 	product_few_fn *f = few[w->dtype];
 
-	if (product_pairs(w->dtype) && product_bare(w, group, groups, rows, x))
+	if (product_step(w->dtype) > 1 && product_bare(w, group, groups, rows, x))
 		f = w->dtype == KERN_FP8 ? product_few_FP8_bare : product_few_FP4_bare;
 	for (uint32_t g = 0; g < groups;)
 		g += f(w, group + g, groups - g, rows, x, y + g * KERN_GROUP, ldy, next);
@@ -372,13 +378,14 @@ VEC_INLINE void product_panel_of(enum kern_dtype dtype, const struct kern_weight
 		uint32_t j = k;
 
 		run = MIN(product_run(w, k0 + k, kn), kn - k);
-		if (product_pairs(dtype))
-			for (; j + 2 <= k + run; j += 2, p += dtype == KERN_FP4 ? 16 : 32) {
-				struct v16_pair c = product_widen_pair(dtype, false, p, scale);
+		for (const int step = product_step(dtype); step > 1 && j + step <= k + run;
+			j += step, p += step * kern_product_column(dtype)) {
+			v16 c[VEC_E4M3_STEP];
 
-				v16_store(panel + j * ld, c.lo);
-				v16_store(panel + (j + 1) * ld, c.hi);
-			}
+			product_widen_step(dtype, false, p, scale, c);
+			for (int s = 0; s < step; s++)
+				v16_store(panel + (j + s) * ld, c[s]);
+		}
 		for (; dtype != KERN_FP4 && j < k + run; j++, p += kern_product_column(dtype))
 			v16_store(panel + j * ld, product_widen(dtype, false, p, scale));
 	}

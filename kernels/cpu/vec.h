@@ -158,6 +158,65 @@ VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
 		_mm512_cvtph_ps(_mm512_extracti64x4_epi64(u, 1))};
 }
 
+/* Columns of e4m3 codes, 16 bytes each, that are widened together. */
+#if defined(__GFNI__) && defined(__AVX512VBMI__)
+enum { VEC_E4M3_STEP = 4 };
+
+/* Where eeee is 0 there is no leading one: 2 x - 2^-14, with the sign of x, is the value. */
+VEC_INLINE __m512 v16_e4m3_subnormal_(__m512 x)
+{
+	const __m512i sign = _mm512_set1_epi32((int)0x80000000);
+	const __m512i one = _mm512_set1_epi32(0x38800000), eeee = _mm512_set1_epi32(0x07800000);
+	__m512i u = _mm512_castps_si512(x);
+	__mmask16 is = _mm512_testn_epi32_mask(u, eeee);
+
+	return _mm512_mask_fmsub_ps(x, is, _mm512_set1_ps(2),
+		_mm512_castsi512_ps(
+			_mm512_ternarylogic_epi32(u, sign, one, 0xea))); /* u & sign | one */
+}
+
+/*
+ * s eeee mmm are bits of the upper half of the f32 s 0111eeee mmm0...: of all 64 codes one product
+ * of bits makes the first bytes, with 0111 put in, and one the second. They are brought together as
+ * 16-bit halves, columns 0 and 1 (and 2 and 3) side by side in the lane of their output. A code
+ * with eeee = 0 has no leading one; rare among weights, it costs a branch.
+ */
+VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
+{
+#define LANE(o)                                                                                    \
+	(o), (o) + 16, (o) + 1, (o) + 17, (o) + 2, (o) + 18, (o) + 3, (o) + 19, (o) + 32,          \
+		(o) + 48, (o) + 33, (o) + 49, (o) + 34, (o) + 50, (o) + 35, (o) + 51
+	static const _Alignas(64) uint8_t by_output[64] = {LANE(0), LANE(4), LANE(8), LANE(12)};
+#undef LANE
+	const __m512i first = _mm512_set1_epi64(0x1020400000000080), /* rows: bits 7 .. 0 */
+		second = _mm512_set1_epi64(0x0000000001020408);
+	const __m512i high = _mm512_set1_epi32((int)0xffff0000);
+	__m512i codes = _mm512_loadu_si512(p);
+	__m512i u = _mm512_permutexvar_epi8(_mm512_load_si512(by_output), codes);
+	__m512i hi = _mm512_gf2p8affine_epi64_epi8(u, first, 0x38);
+	__m512i lo = _mm512_gf2p8affine_epi64_epi8(u, second, 0);
+	__m512i even = _mm512_unpacklo_epi8(lo, hi), odd = _mm512_unpackhi_epi8(lo, hi);
+
+	c[0] = _mm512_castsi512_ps(_mm512_slli_epi32(even, 16));
+	c[1] = _mm512_castsi512_ps(_mm512_and_si512(even, high));
+	c[2] = _mm512_castsi512_ps(_mm512_slli_epi32(odd, 16));
+	c[3] = _mm512_castsi512_ps(_mm512_and_si512(odd, high));
+	if (__builtin_expect(_mm512_testn_epi8_mask(codes, _mm512_set1_epi8(0x78)) != 0, 0))
+		for (int i = 0; i < VEC_E4M3_STEP; i++)
+			c[i] = v16_e4m3_subnormal_(c[i]);
+}
+#else
+enum { VEC_E4M3_STEP = 2 };
+
+VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
+{
+	struct v16_pair x = v16_e4m3_pair(p);
+
+	c[0] = x.lo;
+	c[1] = x.hi;
+}
+#endif
+
 /* 16 bytes of two e2m1 each. */
 VEC_INLINE struct v16_pair v16_e2m1(const uint8_t *p)
 {
@@ -360,6 +419,14 @@ VEC_INLINE v16 v16_e4m3(const uint8_t *p)
 VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
 {
 	return (struct v16_pair){v16_e4m3(p), v16_e4m3(p + 16)};
+}
+
+enum { VEC_E4M3_STEP = 2 };
+
+VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
+{
+	c[0] = v16_e4m3(p);
+	c[1] = v16_e4m3(p + 16);
 }
 
 /* Magnitude by table, sign by shift, of the low nibble of each word. */

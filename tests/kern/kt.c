@@ -11,7 +11,7 @@ enum { GUARD = 128, BLOCKS = 4096 };
 
 static const unsigned char POISON[4] = {0xad, 0xdb, 0xba, 0x7f}; /* a NaN */
 
-struct kt_config kt_all[8], *kt_end = kt_all;
+struct kt_config kt_all[12], *kt_end = kt_all;
 unsigned kt_count;
 
 static uint64_t rng;
@@ -38,7 +38,7 @@ int kt_setup(void **state)
 		const char *variant;
 		unsigned threads;
 	} want[] = {{"reference", 1}, {"reference", 3}, {"avx2", 1}, {"avx2", 2}, {"avx512", 1},
-		{"avx512", 2}, {"avx512", 3}};
+		{"avx512", 2}, {"avx512", 3}, {"avx512gfni", 1}, {"avx512gfni", 2}};
 	const char *seed = getenv("KERN_SEED");
 	struct timespec ts;
 

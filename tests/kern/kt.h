@@ -24,7 +24,7 @@ struct kt_config {
 };
 
 /* The first is the reference on one thread; variants this CPU lacks are left out. */
-extern struct kt_config kt_all[8], *kt_end;
+extern struct kt_config kt_all[12], *kt_end;
 extern unsigned kt_count;
 
 /* cmocka group setup and teardown: contexts of all configurations; prints the seed. */

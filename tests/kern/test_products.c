@@ -171,6 +171,22 @@ static void plain_chain(const float *x, uint32_t rows, const struct kern_weight 
 		}
 }
 
+/* x[rows][k] times w, not rounded, as a configuration has it. */
+static float *linear_by(
+	struct kt_config *c, const struct kern_weight *w, const float *x, uint32_t rows)
+{
+	float *y = kt_floats((size_t)rows * w->n);
+	struct kern_linear_args a = {.rows = rows,
+		.n = 1,
+		.x = x,
+		.ldx = w->k,
+		.act = KERN_ACT_F32,
+		.out = {{w, y, w->n}}};
+
+	assert_int_equal(c->ops.linear(&a, &c->ctx), 0);
+	return y;
+}
+
 /* Scales 2^lo .. 2^hi, a new one for every block. */
 static void set_scales(struct kern_weight *w, int lo, int hi)
 {
@@ -230,18 +246,63 @@ static void test_linear_extreme_scales_and_activations(void **state)
 				memset(x, 0, sizeof(float) * k);
 			plain_chain(x, rows, &w.w, want);
 			for (struct kt_config *c = kt_all; c < kt_end; c++) {
-				float *y = kt_floats((size_t)rows * n);
-				struct kern_linear_args a = {.rows = rows,
-					.n = 1,
-					.x = x,
-					.ldx = k,
-					.act = KERN_ACT_F32,
-					.out = {{&w.w, y, n}}};
+				float *y = linear_by(c, &w.w, x, rows);
 
-				assert_int_equal(c->ops.linear(&a, &c->ctx), 0);
 				for (size_t i = 0; i < (size_t)rows * n; i++)
 					if (isnan(want[i]) && isnan(y[i]))
 						y[i] = want[i]; /* its bits are no one's promise */
+				kt_same(c->variant, y, want, (size_t)rows * n * sizeof(float));
+			}
+			kt_free_all();
+		}
+}
+
+/* FP8 of n x k whose codes have an exponent, but for one in `every` (0: none; 1: all of them). */
+static struct kern_weight with_subnormals(uint32_t n, uint32_t k, uint32_t col0, uint32_t every)
+{
+	struct kern_weight_desc d = {KERN_FP8, KERN_SCALE_E8M0, n, k, 0, col0};
+	uint32_t blocks = DIV_UP(col0 % 128 + k, 128u) * DIV_UP(n, 128u);
+	uint8_t *raw = kt_new((size_t)n * k), *scales = kt_new(blocks);
+	struct kern_weight w;
+	struct errbuf err;
+
+	for (size_t i = 0; i < (size_t)n * k; i++) {
+		uint8_t sign = (uint8_t)(kt_below(2) << 7);
+
+		if (every && !kt_below(every))
+			raw[i] = sign | (uint8_t)kt_below(8);
+		else
+			raw[i] = sign | (uint8_t)(8 + kt_below(0x7f - 8));
+	}
+	for (uint32_t i = 0; i < blocks; i++)
+		scales[i] = (uint8_t)(120 + kt_below(10));
+	assert_int_equal(kern_weight_init(&w, &d, kt_new(kern_weight_bytes(&d)), &err), 0);
+	if (kern_weight_pack(&w, 0, n, raw, k, scales, DIV_UP(col0 % 128 + k, 128u), &err))
+		fail_msg("%s", err.text);
+	return w;
+}
+
+/*
+ * Codes without a leading one are rare in weights, and widened apart where many are widened at
+ * once: none, one somewhere, and nothing else give the bits of the chain.
+ */
+static void test_linear_fp8_subnormals_wherever_they_lie(void **state)
+{
+	static const uint32_t sizes[] = {3, 4, 5, 15, 16, 17, 64, 65, 127, 128, 130, 257};
+	static const uint32_t every[] = {0, 1, 2, 64, 1000};
+
+	for (size_t e = 0; e < ARRAY_LEN(every); e++)
+		for (int pass = 0; pass < 12; pass++) {
+			uint32_t n = sizes[kt_below(ARRAY_LEN(sizes))], rows = 1 + kt_below(14);
+			uint32_t k = sizes[kt_below(ARRAY_LEN(sizes))];
+			struct kern_weight w = with_subnormals(n, k, kt_below(130), every[e]);
+			float *x = kt_normals((size_t)rows * k, 1);
+			float *want = kt_floats((size_t)rows * n);
+
+			plain_chain(x, rows, &w, want);
+			for (struct kt_config *c = kt_all; c < kt_end; c++) {
+				float *y = linear_by(c, &w, x, rows);
+
 				kt_same(c->variant, y, want, (size_t)rows * n * sizeof(float));
 			}
 			kt_free_all();
@@ -438,6 +499,7 @@ int main(void)
 		cmocka_unit_test(test_linear_every_type_and_boundary_size),
 		cmocka_unit_test(test_linear_rounds_activations_as_asked),
 		cmocka_unit_test(test_linear_extreme_scales_and_activations),
+		cmocka_unit_test(test_linear_fp8_subnormals_wherever_they_lie),
 		cmocka_unit_test(test_linear_slices_share_amax),
 		cmocka_unit_test(test_linear_rows_do_not_depend_on_company),
 		cmocka_unit_test(test_linear_several_outputs_share_x),
