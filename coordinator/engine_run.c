@@ -138,6 +138,7 @@ static int open_sched(struct engine *e, const struct worker_capacity *all, struc
 		.step_tokens = (uint32_t)limited(
 			e->conf->schedule_step_tokens, all->step_tokens, "schedule.step_tokens"),
 		.depth = STEPS_IN_FLIGHT,
+		.ahead = SCHED_AHEAD,
 		.vocab = all->vocab,
 		.max_step_bytes = e->link.max_step_bytes,
 		.max_reply_bytes = e->link.max_reply_bytes,

@@ -184,6 +184,7 @@ static json_t *sched_status(const struct engine *e)
 	r |= put(o, "cancelled", json_integer(num(n->cancelled)));
 	r |= put(o, "failed", json_integer(num(n->failed)));
 	r |= put(o, "expired", json_integer(num(n->expired)));
+	r |= put(o, "preempted", json_integer(num(n->preempted)));
 	if (r == 0)
 		return o;
 	json_decref(o);

@@ -160,7 +160,7 @@ int sched_open(struct sched *s, const struct sched_config *config, struct errbuf
 	uint32_t i;
 	int r;
 
-	assert(!s->open);
+	assert(!s->open && config->ahead > 0);
 	r = check_config(config, err);
 	if (r < 0)
 		return r;

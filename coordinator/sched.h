@@ -15,12 +15,14 @@
  * a decode then runs on "the token of the previous sample" (SEQ_PREV). Tokens past a stop are
  * dropped when they come.
  *
- * Pages. A sequence is admitted only when all it can ever need is promised to it: every compressed
- * page up to prompt + max_tokens, and enough raw pages to take one more token at any time (the
- * window slides: old pages go back before new ones are needed). Longer prefill chunks take raw
- * pages that are promised to no one. So every admitted sequence can always run, nothing is
- * preempted and nothing deadlocks; the head of the queue waits until it fits, and none overtakes
- * it.
+ * Pages. A sequence is admitted when what it needs for its known tokens and SCHED_AHEAD more (or
+ * fewer, up to max_tokens) is promised to it: compressed pages, and enough raw pages to take one
+ * more token at any time (the window slides: old pages go back before new ones are needed). Longer
+ * prefill chunks take raw pages that are promised to no one. The head of the queue waits until it
+ * fits, and none overtakes it. An answer that goes on is promised more as it gets there. When there
+ * is none left, the sequence that was admitted last gives way: it goes back to the front of the
+ * queue and later reads its history again, its answer so far included. So the first one always gets
+ * on, and nothing deadlocks; and nobody gives way to an answer of at most SCHED_AHEAD tokens.
  *
  * Order of calls: init, (open, (submit | cancel | plan | result | expire)*, close)*, fini. submit,
  * cancel and expire are allowed while closed. Callbacks come only from open, result, expire and
@@ -39,8 +41,9 @@
 #include "shm/msg.h"
 
 #define SCHED_DEPTH_MAX 4
-#define SCHED_WINDOW    128 /* raw rows a query sees, itself included: a constant of the family */
-#define SCHED_QUANTUM   64  /* least share of a prompt in a step, while the step has room */
+#define SCHED_WINDOW    128  /* raw rows a query sees, itself included: a constant of the family */
+#define SCHED_QUANTUM   64   /* least share of a prompt in a step, while the step has room */
+#define SCHED_AHEAD     1024 /* for sched_config.ahead */
 
 enum sched_state { SCHED_IDLE, SCHED_WAITING, SCHED_PREFILL, SCHED_DECODE, SCHED_ENDING };
 
@@ -70,6 +73,8 @@ struct sched_seq {
 	struct sched_seq *prev, *next; /* in its list while it runs */
 	enum sched_state state;
 	uint32_t slot;
+	uint64_t order;       /* counts admissions; keeps that of its first one. 0: none yet */
+	uint64_t assured;     /* positions whose compressed pages it has, or may claim */
 	bool first;           /* no entry of it is planned yet */
 	uint64_t fed;         /* positions planned */
 	uint64_t done;        /* positions whose step has come back */
@@ -102,6 +107,7 @@ struct sched_config {
 	uint32_t max_sequences; /* slots */
 	uint32_t step_tokens;
 	uint32_t depth;           /* steps in flight, 1 .. SCHED_DEPTH_MAX */
+	uint32_t ahead;           /* tokens past its position that a sequence is promised, >= 1 */
 	uint32_t vocab;           /* to check results */
 	uint64_t max_step_bytes;  /* of a MSG_STEP */
 	uint64_t max_reply_bytes; /* of a MSG_RESULT */
@@ -139,6 +145,7 @@ struct sched_list {
 struct sched_counts {
 	uint64_t steps, prompt_tokens, generated_tokens, dropped_tokens;
 	uint64_t finished, cancelled, failed, expired;
+	uint64_t preempted;               /* times that a sequence gave way */
 	uint32_t last_batch, last_tokens; /* sequences and tokens of the last step planned */
 };
 
@@ -156,6 +163,7 @@ struct sched {
 	struct sched_plan plans[SCHED_DEPTH_MAX]; /* step s lives in plans[s % SCHED_DEPTH_MAX] */
 	uint32_t inflight;
 	bool prefill_starved; /* the last step had no room for the prompts that wanted some */
+	uint64_t admitted;    /* the last one's order */
 	uint64_t promised[PAGE__COUNT]; /* sum over sequences */
 	uint64_t due[PAGE__COUNT];      /* while planning: promised to those not yet looked at */
 	struct sched_counts counts;

@@ -1,6 +1,7 @@
 /*
- * sched_impl.h: what the three files of the scheduler share: sched.c (lists and life), sched_plan.c
- * (what runs in a step), sched_result.c (what came of it). Nobody else includes it.
+ * sched_impl.h: what the files of the scheduler share: sched.c (lists and life), sched_plan.c (what
+ * runs in a step), sched_room.c (who gives way), sched_result.c (what came of it). Nobody else
+ * includes it but their tests.
  */
 #ifndef COORDINATOR_SCHED_IMPL_H
 #define COORDINATOR_SCHED_IMPL_H
@@ -26,6 +27,11 @@ void sched_forget(struct sched *s, struct sched_seq *q);
 /* -E2BIG with err when pools or messages could not hold the sequence even alone. */
 int sched_check_fits(
 	const struct sched *s, const struct sched_seq *q, struct errbuf *err) MUST_CHECK;
+/* Positions to promise to a sequence that is at `position`. */
+uint64_t sched_ahead(const struct sched *s, const struct sched_seq *q, uint64_t position);
+/* Before a step: promises more to those that need it, and ends the last ones admitted if need be,
+ * to be resubmitted. Done twice it does nothing more. */
+void sched_make_room(struct sched *s, mono_ns_t now);
 /* Gives slots to the head of the queue as long as it fits. */
 void sched_admit(struct sched *s, mono_ns_t now);
 

@@ -43,11 +43,13 @@ static uint64_t raw_promise(
 
 /* ---- admission ---- */
 
-static uint64_t initial_promise(const struct sched *s, enum page_class cls, uint64_t positions)
+/* For so many of its positions; of raw pages, whose window slides, what any number can need. */
+static uint64_t initial_promise(
+	const struct sched *s, const struct sched_seq *q, enum page_class cls, uint64_t positions)
 {
-	uint64_t total = pages_for(&s->pages, cls, positions);
-
-	return cls == PAGE_RAW ? MIN(total, raw_entitlement(s)) : total;
+	if (cls != PAGE_RAW)
+		return pages_for(&s->pages, cls, positions);
+	return MIN(pages_for(&s->pages, cls, sched_positions(q)), raw_entitlement(s));
 }
 
 int sched_check_fits(const struct sched *s, const struct sched_seq *q, struct errbuf *err)
@@ -56,7 +58,7 @@ int sched_check_fits(const struct sched *s, const struct sched_seq *q, struct er
 	int c;
 
 	for (c = 0; c < PAGE__COUNT; c++) {
-		need = initial_promise(s, c, positions);
+		need = initial_promise(s, q, c, positions);
 		if (need > s->pages.cls[c].count)
 			return err_set(err, -E2BIG, 0,
 				"%llu tokens of prompt and answer do not fit the cache, which "
@@ -129,7 +131,7 @@ static int tables_init(const struct sched *s, struct sched_seq *q)
 
 static bool admit_one(struct sched *s, struct sched_seq *q, mono_ns_t now)
 {
-	uint64_t positions = sched_positions(q);
+	uint64_t positions = sched_ahead(s, q, sched_known(q));
 	int c;
 
 	if (s->slot_free == 0)
@@ -137,14 +139,17 @@ static bool admit_one(struct sched *s, struct sched_seq *q, mono_ns_t now)
 	for (c = 0; c < PAGE__COUNT; c++) {
 		const struct pages_class *cls = &s->pages.cls[c];
 
-		if (initial_promise(s, c, positions) + s->promised[c] >
+		if (initial_promise(s, q, c, positions) + s->promised[c] >
 			(uint64_t)cls->free_n + cls->limbo_n)
 			return false;
 	}
 	if (tables_init(s, q) < 0)
 		return false; /* no memory: it waits, and the queue's time limit bounds that */
 	for (c = 0; c < PAGE__COUNT; c++)
-		sched_promise(s, q, c, initial_promise(s, c, positions));
+		sched_promise(s, q, c, initial_promise(s, q, c, positions));
+	q->assured = positions;
+	if (q->order == 0)
+		q->order = ++s->admitted;
 	q->slot = s->slots[--s->slot_free];
 	q->first = true;
 	if (q->started_ns == 0)
@@ -158,13 +163,13 @@ static bool admit_one(struct sched *s, struct sched_seq *q, mono_ns_t now)
 static bool fits_beside(
 	const struct sched *s, const struct sched_seq *q, const struct engine_fit *fit)
 {
-	uint64_t positions = sched_positions(q);
+	uint64_t positions = sched_ahead(s, q, sched_known(q));
 	int c;
 
 	if (fit->run >= s->config.max_sequences)
 		return false;
 	for (c = 0; c < PAGE__COUNT; c++)
-		if (initial_promise(s, c, positions) + fit->pages[c] > s->pages.cls[c].count)
+		if (initial_promise(s, q, c, positions) + fit->pages[c] > s->pages.cls[c].count)
 			return false;
 	return true;
 }
@@ -184,7 +189,7 @@ bool sched_fit(const struct sched *s, const struct sched_seq *q, struct engine_f
 	}
 	fit->run++;
 	for (c = 0; c < PAGE__COUNT; c++)
-		fit->pages[c] += initial_promise(s, c, sched_positions(q));
+		fit->pages[c] += initial_promise(s, q, c, sched_ahead(s, q, sched_known(q)));
 	return true;
 }
 
@@ -238,6 +243,12 @@ static struct draft draft_entry(const struct sched *s, const struct sched_seq *q
 	return d;
 }
 
+/* Pages that the sequence has or may claim; of raw ones, ever. */
+static uint64_t assured_pages(const struct sched *s, const struct sched_seq *q, enum page_class cls)
+{
+	return pages_for(&s->pages, cls, cls == PAGE_RAW ? sched_positions(q) : q->assured);
+}
+
 /*
  * Enough pages? Those taken now come from the free ones that are promised to no sequence still to
  * be looked at in this step; and what is free or in limbo afterwards covers all promises, so that
@@ -257,7 +268,7 @@ static bool draft_has_pages(const struct sched *s, const struct sched_seq *q, co
 			return false;
 		if (d->last)
 			continue; /* everything goes back */
-		total = pages_for(&s->pages, c, sched_positions(q));
+		total = assured_pages(s, q, c);
 		promise = c == PAGE_RAW ? raw_promise(s, total, end - first, end, d->end)
 					: total - end;
 		left = cls->free_n + cls->limbo_n + (first - t->first) - d->take[c];
@@ -310,7 +321,7 @@ static void take_pages(struct sched *s, struct sched_plan *plan, struct sched_en
 			t->ids[t->end++ & (t->cap - 1)] = (uint32_t)id;
 			plan->pages[plan->page_n++] = (uint32_t)id;
 		}
-		total = pages_for(&s->pages, c, sched_positions(q));
+		total = assured_pages(s, q, c);
 		sched_promise(s, q, c,
 			c == PAGE_RAW ? raw_promise(s, total, t->end - t->first, t->end, d->end)
 				      : total - t->end);
@@ -447,6 +458,7 @@ const struct sched_plan *sched_plan(struct sched *s, mono_ns_t now)
 
 	if (!s->open || s->inflight >= s->config.depth)
 		return NULL;
+	sched_make_room(s, now);
 	pages_settle(&s->pages);
 	sched_admit(s, now);
 	for (c = 0; c < PAGE__COUNT; c++)

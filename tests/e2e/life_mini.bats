@@ -206,3 +206,31 @@ long_prompts()
 	grep -q '^200 ' "$D/asked"
 	same "$(grep -c 'generation 2' "$D/log")" 0
 }
+
+# long N: a prompt of its own and an answer that, together, end beyond a page of the class compressed by 128
+long()
+{
+	printf '{"prompt": [%d%s], "max_tokens": 1100, "ignore_eos": true, "temperature": 0.8, "seed": 3,
+		"frequency_penalty": 0.2, "return_token_ids": true}' \
+		"$1" "$(printf ',%d' {1..3600} {1..3550})" >"$D/long$1"
+	post /v1/completions "$(cat "$D/long$1")"
+	same "$http" 200
+	grep -o '"token_ids": *\[[^]]*\]' <<<"$body" >"$D/ids$1.tmp"
+	mv "$D/ids$1.tmp" "$D/ids$1"
+}
+
+@test "an answer that gave way to an older one is the same as alone" {
+	[ -n "${HEDDLE_TEST_FULL-}" ] || skip "takes half a minute: make check-full (test_sched has the scheduler's part)"
+	daemon_start -s cache.memory=17M -s schedule.max_context=16384 -s schedule.max_sequences=2
+	long 7 3>&- &
+	long 8
+	until_true test -f "$D/ids7"
+	"$HEDDLE_BUILDDIR/heddle" -S "$SOCKET" status --json | grep -q '"preempted":1[,}]'
+	mv "$D/ids7" "$D/first7"
+	mv "$D/ids8" "$D/first8"
+	long 7
+	long 8
+	cmp "$D/ids7" "$D/first7"
+	cmp "$D/ids8" "$D/first8"
+	[ "$(grep -o , "$D/ids8" | wc -l)" -eq 1099 ]
+}

@@ -70,6 +70,7 @@ static int setup(void **state)
 	struct bench *b = calloc(1, sizeof(*b));
 	const struct sched_ops ops = {on_tokens, NULL, on_finish, b};
 	struct sched_config config = {.max_sequences = 4,
+		.ahead = SCHED_AHEAD,
 		.step_tokens = 100,
 		.depth = 2,
 		.vocab = 1000,

@@ -28,7 +28,7 @@ static const char status[] =
 	"\"collective_seconds_total\":0.5,\"steps_in_flight\":1,\"last_step\":{\"seconds\":0.125,"
 	"\"sequences\":2,\"tokens\":65},\"handoff_seconds_total\":0.001,\"handoffs\":4,"
 	"\"prompt_tokens\":90,\"generated_tokens\":30,\"dropped_tokens\":1,\"finished\":2,"
-	"\"cancelled\":3,\"failed\":4,\"expired\":5}}";
+	"\"cancelled\":3,\"failed\":4,\"expired\":5,\"preempted\":6}}";
 
 static char *print(const struct metrics *m, const char *status_text)
 {

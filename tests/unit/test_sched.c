@@ -232,6 +232,42 @@ static void test_head_of_the_line_is_not_overtaken(void **state)
 	world_fini(&w);
 }
 
+/*
+ * Answers of which nobody said how long they may be: each might fill the cache. They run side by
+ * side for as long as there are pages, and then the last to come gives way.
+ */
+static void test_answers_without_a_limit_run_side_by_side(void **state)
+{
+	struct sched_config config = usual;
+	struct client *c[3];
+	struct world w;
+
+	(void)state;
+	config.classes[PAGE_CSA].count = 16; /* 4096 positions */
+	world_init(&w, &config, 5, 100);
+	for (int i = 0; i < 3; i++) {
+		c[i] = add_client(&w, 100 + (uint64_t)i, 3990);
+		assert_int_equal(submit(&w, c[i]), 0);
+	}
+	assert_true(plan(&w));
+	for (int i = 0; i < 3; i++)
+		assert_int_not_equal(c[i]->q.state, SCHED_WAITING);
+	while (w.live > 0) {
+		bool planned = plan(&w);
+
+		if (c[0]->end == END_NONE)
+			assert_int_not_equal(c[0]->q.state, SCHED_WAITING);
+		if (!planned || w.sim.count == config.depth)
+			sim_run(&w.sim);
+	}
+	drain(&w);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(c[i]->end, END_LENGTH);
+	/* who came back gets on by about what it was promised before it gives way again */
+	assert_in_range(w.s.counts.preempted, 2, 3 * 3990 / config.ahead);
+	world_fini(&w);
+}
+
 static void test_submit_full_queue_returns_eagain(void **state)
 {
 	struct sched_config config = usual;
@@ -472,6 +508,7 @@ int main(void)
 		cmocka_unit_test(test_tokens_past_a_stop_are_dropped),
 		cmocka_unit_test(test_cancel_frees_slot_and_pages_within_one_step),
 		cmocka_unit_test(test_head_of_the_line_is_not_overtaken),
+		cmocka_unit_test(test_answers_without_a_limit_run_side_by_side),
 		cmocka_unit_test(test_submit_full_queue_returns_eagain),
 		cmocka_unit_test(test_fit_says_how_many_an_idle_scheduler_takes),
 		cmocka_unit_test(test_submit_larger_than_the_pools_returns_e2big),

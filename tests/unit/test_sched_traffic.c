@@ -18,6 +18,7 @@ static struct sched_config random_config(struct sim_rng *r)
 	c.max_sequences = 1 + sim_rand(r, SIM_SLOTS);
 	c.step_tokens = 1 + sim_rand(r, sim_rand(r, 2) ? 16 : 600);
 	c.depth = 1 + sim_rand(r, 3);
+	c.ahead = 1 + sim_rand(r, sim_rand(r, 2) ? 20 : 1000);
 	c.vocab = 20 + sim_rand(r, 100);
 	c.max_step_bytes = sim_rand(r, 4) ? 1 << 20 : 2000 + sim_rand(r, 4000);
 	c.max_reply_bytes = sim_rand(r, 4) ? 1 << 20 : 400 + sim_rand(r, 4000);
@@ -27,6 +28,8 @@ static struct sched_config random_config(struct sim_rng *r)
 	c.classes[PAGE_RAW].count = entitled + sim_rand(r, entitled * c.max_sequences * 2);
 	c.classes[PAGE_CSA] = (struct page_class_info){256, 8 + sim_rand(r, 100), 1};
 	c.classes[PAGE_HCA] = (struct page_class_info){8192, 1 + sim_rand(r, 20), 1};
+	if (sim_rand(r, 3) == 0) /* answers outgrow what they were promised */
+		c.classes[PAGE_CSA] = (struct page_class_info){16, 128 + sim_rand(r, 20), 1};
 	if (sim_rand(r, 5) == 0)
 		c.classes[PAGE_CSA] = (struct page_class_info){0};
 	if (sim_rand(r, 5) == 0)
@@ -39,7 +42,7 @@ static void random_request(struct world *w)
 	static const uint32_t lens[] = {5, 70, 300, 1800};
 	struct sim_rng *r = &w->rng;
 	struct client *c = add_client(
-		w, 1 + sim_rand(r, lens[sim_rand(r, 4)]), sim_rand(r, sim_rand(r, 4) ? 30 : 200));
+		w, 1 + sim_rand(r, lens[sim_rand(r, 4)]), sim_rand(r, sim_rand(r, 4) ? 30 : 600));
 
 	c->q.prompt_logprobs = sim_rand(r, 5) == 0;
 	if (c->q.max_tokens == 0)
@@ -91,10 +94,12 @@ static void lose_group(struct world *w)
 	sim_init(&w->sim, &w->s);
 }
 
-static void one_world(uint64_t seed, uint32_t requests)
+/* Returns how often a sequence gave way to another. */
+static uint64_t one_world(uint64_t seed, uint32_t requests)
 {
 	struct sim_rng rng = {seed | 1};
 	struct sched_config config = random_config(&rng);
+	uint64_t preempted;
 	struct world w;
 
 	world_init(&w, &config, rng.state, 16 + sim_rand(&rng, 100));
@@ -129,21 +134,25 @@ static void one_world(uint64_t seed, uint32_t requests)
 	}
 	drain(&w);
 	assert_true(w.ended[END_LENGTH] > 0);
+	preempted = w.s.counts.preempted;
 	world_fini(&w);
+	return preempted;
 }
 
 static void test_random_traffic_gives_every_sequence_its_tokens(void **state)
 {
 	uint64_t seed = sim_seed(__func__);
 	struct sim_rng rng = {seed | 1};
+	uint64_t preempted = 0;
 	int i;
 
 	(void)state;
 	for (i = 0; i < 60; i++) {
 		uint64_t world = ((uint64_t)sim_rand(&rng, UINT32_MAX) << 20) | 1;
 
-		one_world(world, 200);
+		preempted += one_world(world, 200);
 	}
+	assert_true(preempted > 5);
 }
 
 int main(void)
