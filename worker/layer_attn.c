@@ -58,13 +58,17 @@ static int project_rows(struct rank *r, const struct layer_weights *w, enum mode
 	add_out(&a, &w->wkv, k->kv, at, KERN_HEAD);
 	if (kind == MODEL_CSA)
 		add_out(&a, &w->index_weights, k->index_w, at, c->index_heads);
-	ret = rank_run(r, linear, &a);
-	if (ret < 0 || kind == MODEL_SWA)
-		return ret;
+	if (kind == MODEL_SWA)
+		return rank_run(r, linear, &a);
 
 	/* Compressors work in fp32 whatever act says (model.md 5). */
-	a.act = KERN_ACT_F32;
-	a.n = 0;
+	if (a.act != KERN_ACT_F32) {
+		ret = rank_run(r, linear, &a);
+		if (ret < 0)
+			return ret;
+		a.act = KERN_ACT_F32;
+		a.n = 0;
+	}
 	add_out(&a, &w->comp.wkv, k->comp_v, at, w->comp.wkv.n);
 	add_out(&a, &w->comp.wgate, k->comp_g, at, w->comp.wgate.n);
 	if (kind == MODEL_CSA) {
