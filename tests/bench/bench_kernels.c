@@ -265,6 +265,31 @@ static void report_flops(const char *what, double flops, double s)
 				    .beside_value = rates.fma * 1e-9});
 }
 
+/* Values of key i: none is 0, and neighbours differ. */
+static void some_key(uint32_t i, uint32_t dims, float *key)
+{
+	for (uint32_t k = 0; k < dims; k++)
+		key[k] = (float)((i * 31 + k * 17) % 23) * 0.1f - 1.05f;
+}
+
+/* Pages of rows, all of them written: what was never written is one page of zeros for the cache. */
+static struct kern_pool filled_pool(enum kern_dtype format, uint32_t pages)
+{
+	size_t bytes = kern_kv_page_bytes(format);
+	struct kern_pool pool = {bench_alloc(pages * bytes), bytes};
+
+	for (uint32_t i = 0; i < pages * KERN_PAGE; i++) {
+		float key[KERN_HEAD];
+
+		some_key(i, KERN_HEAD, key);
+		kern_kv_encode(format,
+			kern_kv_at(
+				(char *)pool.base + i / KERN_PAGE * bytes, format, i % KERN_PAGE),
+			key);
+	}
+	return pool;
+}
+
 /* Window and entries of one sequence at position pos, the last `rows` positions. */
 static void bench_attention(enum kern_dtype format, uint32_t heads, uint32_t pos, uint32_t rows,
 	uint32_t ratio, uint32_t k)
@@ -277,8 +302,7 @@ static void bench_attention(enum kern_dtype format, uint32_t heads, uint32_t pos
 		.page_n = {pages, pages, pages},
 		.pages = {ids, ids, ids}};
 	struct kern_batch b = {rows, 1, row_seq, row_pos, &seq};
-	size_t bytes = kern_kv_page_bytes(format);
-	struct kern_pool pool = {bench_zeroes(pages * bytes), bytes};
+	struct kern_pool pool = filled_pool(format, pages);
 	struct kern_attention_args a = {.batch = &b,
 		.heads = heads,
 		.scale = 0.044f,
@@ -345,8 +369,7 @@ static void bench_select(enum kern_dtype format, uint32_t heads, uint32_t entrie
 	for (uint32_t i = 0; i < pages * KERN_PAGE; i++) {
 		float key[KERN_INDEX];
 
-		for (uint32_t k = 0; k < KERN_INDEX; k++)
-			key[k] = (float)((i * 31 + k * 17) % 23) * 0.1f - 1;
+		some_key(i, KERN_INDEX, key);
 		kern_index_encode(format,
 			kern_index_at((char *)a.index.pool.base + i / KERN_PAGE * bytes, format,
 				i % KERN_PAGE),
