@@ -206,7 +206,7 @@ static bool tile_has_above(uint8_t rows[KERN_GROUP][LINE], uint8_t mask, uint8_t
                                                                                                    \
 		_Pragma("GCC unroll 16") for (int i = 0; i < KERN_GROUP; i++)                      \
 		{                                                                                  \
-			_mm_prefetch(raw + (size_t)(i + KERN_GROUP) * stride, _MM_HINT_T1);        \
+			_mm_prefetch(raw + (size_t)(i + KERN_GROUP) * stride, _MM_HINT_T0);        \
 			__builtin_prefetch(to + (size_t)(i + KERN_GROUP) * LINE, 1);               \
 			r[i] = _mm512_maskz_loadu_epi8(there, raw + (size_t)i * stride);           \
 			bad = _mm512_or_si512(                                                     \
@@ -274,7 +274,7 @@ static size_t turn_group_plain(const uint8_t *raw, size_t stride, size_t end, si
 	for (size_t at = 0; at < end; at += width) {
 		width = MIN(end - at, (size_t)LINE);
 		for (size_t i = 0; i < KERN_GROUP; i++) {
-			_mm_prefetch(raw + (i + KERN_GROUP) * stride + at, _MM_HINT_T1);
+			_mm_prefetch(raw + (i + KERN_GROUP) * stride + at, _MM_HINT_T0);
 			if (width == LINE)
 				memcpy(rows[i], raw + i * stride + at, LINE);
 			else
