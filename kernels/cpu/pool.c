@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -55,22 +56,29 @@ static uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Spins until *v differs from (or, with equal, equals) x, as long as patience has it. Most waits
- * are over before a look at the clock would be. */
-static int spin_until(atomic_uint *v, unsigned x, int equal, struct patience *patience)
+enum until { UNTIL_IS, UNTIL_IS_NOT };
+
+static bool is_over(atomic_uint *v, enum until until, unsigned x)
+{
+	return (atomic_load(v) == x) == (until == UNTIL_IS);
+}
+
+/* Spins until *v is x, or is not, for as long as patience has it; false when that was not long
+ * enough. Most waits are over before a look at the clock would be. */
+static bool spin(atomic_uint *v, enum until until, unsigned x, struct patience *patience)
 {
 	uint64_t now, end = 0;
 
-	if ((atomic_load(v) == x) == equal)
-		return 1;
+	if (is_over(v, until, x))
+		return true;
 	if (!patience->most_ns)
-		return 0;
+		return false;
 	do {
 		for (int i = 0; i < 64; i++) {
-			if ((atomic_load(v) == x) == equal) {
+			if (is_over(v, until, x)) {
 				if (patience->ns < patience->most_ns)
 					patience->ns = MIN(2 * patience->ns, patience->most_ns);
-				return 1;
+				return true;
 			}
 			__builtin_ia32_pause();
 		}
@@ -78,7 +86,7 @@ static int spin_until(atomic_uint *v, unsigned x, int equal, struct patience *pa
 		end = end ? end : now + patience->ns;
 	} while (now < end);
 	patience->ns = MAX(patience->ns / 2, MIN(patience->most_ns, (uint64_t)WAKING_NS));
-	return 0;
+	return false;
 }
 
 /*
@@ -93,7 +101,7 @@ static void *worker_main(void *arg)
 	unsigned seen = 0;
 
 	for (;;) {
-		if (!spin_until(&p->round, seen, 0, &w->patience)) {
+		if (!spin(&p->round, UNTIL_IS_NOT, seen, &w->patience)) {
 			pthread_mutex_lock(&p->mutex);
 			atomic_fetch_add(&p->sleepers, 1);
 			while (atomic_load(&p->round) == seen)
@@ -129,7 +137,7 @@ static unsigned start_round(struct kern_threads *p)
 /* Waits for a worker to finish this round; sleeps as worker_main() does, the other way round. */
 static void wait_done(struct kern_threads *p, struct worker *w, unsigned round)
 {
-	if (spin_until(&w->done, round, 1, &p->mine))
+	if (spin(&w->done, UNTIL_IS, round, &p->mine))
 		return;
 	pthread_mutex_lock(&p->mutex);
 	atomic_store(&p->waiting, 1);

@@ -125,6 +125,8 @@ VEC_INLINE void product_columns(enum kern_dtype dtype, const bool bare, const in
 		for (; j + line <= k + run; j += line, ahead->at += ahead->step)
 #pragma GCC unroll 4
 			for (int at = 0; at < line; at += step) {
+				/* in the time of a line nv lines are asked for, spread over its
+				 * steps */
 #pragma GCC unroll 8
 				for (int v = 0; v < nv; v++)
 					if (v * line / nv / step * step == at)
@@ -215,18 +217,19 @@ struct product_range {
 /* Of all activations. */
 static struct product_range product_range_of_x(uint32_t rows, uint32_t k, const float *const *x)
 {
-	uint32_t least = UINT32_MAX, most = 0; /* of the bits; least: less one, so that 0 is not */
+	/* of the bits; one less than the least, because 0 - 1 is the greatest and drops out */
+	uint32_t below = UINT32_MAX, most = 0;
 
 	for (uint32_t i = 0; i < rows; i++)
 		for (uint32_t j = 0; j < k; j++) {
 			uint32_t u = kern_bits(x[i][j]) & 0x7fffffff;
 
 			most = MAX(most, u);
-			least = MIN(least, u - 1);
+			below = MIN(below, u - 1);
 		}
 	if (!most)
 		return (struct product_range){0, 0};
-	return (struct product_range){(int)((least + 1) >> 23) - 127, (int)(most >> 23) - 127};
+	return (struct product_range){(int)((below + 1) >> 23) - 127, (int)(most >> 23) - 127};
 }
 
 /* Of the scales of some groups, powers of two; outputs that are not there have none. */

@@ -176,31 +176,41 @@ VEC_INLINE __m512 v16_e4m3_subnormal_(__m512 x)
 }
 
 /*
- * s eeee mmm are bits of the upper half of the f32 s 0111eeee mmm0...: of all 64 codes one product
- * of bits makes the first bytes, with 0111 put in, and one the second. They are brought together as
- * 16-bit halves, columns 0 and 1 (and 2 and 3) side by side in the lane of their output. A code
- * with eeee = 0 has no leading one; rare among weights, it costs a branch.
+ * 64 codes, columns 0 to 3 of 16 outputs. s eeee mmm are bits of the upper half of an f32:
+ *
+ *	code   s eee|e mmm                 1 100 1 011 = -(1 + 3/8) 2^2
+ *	first  s 0111 eee                  1 0111 100     byte 3: bits 7 6 5 4 and 0111
+ *	second e mmm 0000                  1 011 0000     byte 2: bits 3 2 1 0
+ *	f32    s 0111eeee mmm0...          -(1 + 3/8) 2^(121 - 127), 2^-8 of the value
+ *
+ * A product of bits takes eight codes at once by a matrix of eight rows: row i of it says which
+ *bits of the code are added up to bit 7 - i of the result, here one or none, and to that the
+ *constant 0x38, which is 0111 in its place. First and second bytes are then brought together to
+ *halves, two columns side by side in the lane of their output: the even one is moved up, the odd
+ *one is there. A code with eeee = 0 has no leading one; rare among weights, it costs a branch.
  */
 VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
 {
+/* a lane's bytes: outputs o .. o+3 of columns 0 and 1, then of 2 and 3 */
 #define LANE(o)                                                                                    \
 	(o), (o) + 16, (o) + 1, (o) + 17, (o) + 2, (o) + 18, (o) + 3, (o) + 19, (o) + 32,          \
 		(o) + 48, (o) + 33, (o) + 49, (o) + 34, (o) + 50, (o) + 35, (o) + 51
 	static const _Alignas(64) uint8_t by_output[64] = {LANE(0), LANE(4), LANE(8), LANE(12)};
 #undef LANE
-	const __m512i first = _mm512_set1_epi64(0x1020400000000080), /* rows: bits 7 .. 0 */
-		second = _mm512_set1_epi64(0x0000000001020408);
+	/* row 0 in the lowest byte */
+	const __m512i first = _mm512_set1_epi64(0x1020400000000080);
+	const __m512i second = _mm512_set1_epi64(0x0000000001020408);
 	const __m512i high = _mm512_set1_epi32((int)0xffff0000);
 	__m512i codes = _mm512_loadu_si512(p);
 	__m512i u = _mm512_permutexvar_epi8(_mm512_load_si512(by_output), codes);
 	__m512i hi = _mm512_gf2p8affine_epi64_epi8(u, first, 0x38);
 	__m512i lo = _mm512_gf2p8affine_epi64_epi8(u, second, 0);
-	__m512i even = _mm512_unpacklo_epi8(lo, hi), odd = _mm512_unpackhi_epi8(lo, hi);
+	__m512i c01 = _mm512_unpacklo_epi8(lo, hi), c23 = _mm512_unpackhi_epi8(lo, hi);
 
-	c[0] = _mm512_castsi512_ps(_mm512_slli_epi32(even, 16));
-	c[1] = _mm512_castsi512_ps(_mm512_and_si512(even, high));
-	c[2] = _mm512_castsi512_ps(_mm512_slli_epi32(odd, 16));
-	c[3] = _mm512_castsi512_ps(_mm512_and_si512(odd, high));
+	c[0] = _mm512_castsi512_ps(_mm512_slli_epi32(c01, 16));
+	c[1] = _mm512_castsi512_ps(_mm512_and_si512(c01, high));
+	c[2] = _mm512_castsi512_ps(_mm512_slli_epi32(c23, 16));
+	c[3] = _mm512_castsi512_ps(_mm512_and_si512(c23, high));
 	if (__builtin_expect(_mm512_testn_epi8_mask(codes, _mm512_set1_epi8(0x78)) != 0, 0))
 		for (int i = 0; i < VEC_E4M3_STEP; i++)
 			c[i] = v16_e4m3_subnormal_(c[i]);
