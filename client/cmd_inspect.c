@@ -11,6 +11,7 @@
 #include "worker/ckpt/memory.h"
 #include "worker/ckpt/plan.h"
 #include "worker/scratch.h"
+#include "worker/slots.h"
 
 /* Parameters a tensor holds; tables of ids are none. */
 static uint64_t params(const struct ckpt_entry *e)
@@ -308,25 +309,34 @@ static uint32_t threads_of(const struct conf *conf, uint32_t world)
 	return cpus_allowed(&cpus) == 0 ? MAX(cpus_count(&cpus) / world, 1u) : 1;
 }
 
-/* Of the rank that needs the most. The configuration may be another model's: then there is none. */
-static void add_scratch(
+/*
+ * Buffers of a step, of the rank that needs the most, and what a worker remembers of sequences. The
+ * configuration may be another model's: then there is neither.
+ */
+static void add_buffers(
 	struct text_table *t, const struct ckpt *ck, uint32_t world, const struct conf *conf)
 {
 	uint32_t threads = threads_of(conf, world);
 	struct errbuf err = {"", 0};
-	uint64_t most = 0;
+	uint64_t most = 0, slots;
 	struct shape sh;
-	char a[TEXT_SHORT];
+	char a[TEXT_SHORT], b[TEXT_SHORT];
 
 	for (uint32_t r = 0; r < world; r++) {
 		if (shape_make(&ck->cfg, conf, r, world, &sh, &err) < 0) {
-			fprintf(stderr, "heddle: scratch is not known: %s\n", err.text);
+			fprintf(stderr, "heddle: scratch and states are not known: %s\n", err.text);
 			return;
 		}
 		most = MAX(most, scratch_bytes(&sh, threads));
 	}
 	text_table_add(t, "scratch, %u compute thread%s", threads, threads == 1 ? "" : "s");
 	text_table_add(t, "%s", text_bytes(most, a));
+	slots = slots_bytes(&sh, sh.context); /* the same in all ranks */
+	text_table_add(t, "states of %s sequence%s (schedule.max_sequences)",
+		text_count(sh.sequences, a), sh.sequences == 1 ? "" : "s");
+	text_table_add(t, "%s", text_bytes(slots, a));
+	text_table_add(t, "  of each, for up to %s tokens", text_count(sh.context, b));
+	text_table_add(t, "%s", text_bytes(slots / sh.sequences, a));
 }
 
 static void add_sequence(struct text_table *t, const struct memory_plan *m,
@@ -334,7 +344,7 @@ static void add_sequence(struct text_table *t, const struct memory_plan *m,
 {
 	char a[TEXT_SHORT];
 
-	text_table_add(t, "a sequence of %s tokens", text_count(tokens, a));
+	text_table_add(t, "pages of a sequence of %s tokens", text_count(tokens, a));
 	text_table_add(t, "%s", text_bytes(memory_sequence_bytes(m, c, tokens), a));
 }
 
@@ -360,7 +370,7 @@ static int show_memory(
 		: by_id    ? " (experts by id)"
 			   : " (experts by width)");
 	text_table_add(&t, "%s", text_bytes(weights, a));
-	add_scratch(&t, ck, world, conf);
+	add_buffers(&t, ck, world, conf);
 	for (int c = 0; c < MEMORY_CLASS__COUNT; c++) {
 		if (!m.page[c].tokens)
 			continue;
@@ -369,9 +379,7 @@ static int show_memory(
 		if (c != MEMORY_RAW)
 			per_1k += m.page[c].bytes * 1024 / m.page[c].tokens;
 	}
-	text_table_add(&t, "a sequence, whatever its length");
-	text_table_add(&t, "%s", text_bytes(m.state_bytes, a));
-	text_table_add(&t, "each further 1,024 tokens");
+	text_table_add(&t, "pages of each further 1,024 tokens");
 	text_table_add(&t, "%s", text_bytes(per_1k, a));
 	add_sequence(&t, &m, &ck->cfg, 1024);
 	add_sequence(&t, &m, &ck->cfg, 32768);

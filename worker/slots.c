@@ -19,67 +19,85 @@ static void *cut(struct cutter *c, size_t bytes)
 	return p;
 }
 
-static void cut_rows(struct cutter *c, const struct shape *sh, struct slots *s)
+static void cut_slot(
+	struct cutter *c, const struct shape *sh, const struct slots *s, struct slot *slot)
 {
-	for (uint32_t i = 0; i < sh->cfg.layers; i++) {
-		uint32_t ratio = shape_ratio(sh, i);
-
-		if (!ratio)
-			continue;
-		s->comp[i].stride = kern_compress_floats(ratio, KERN_HEAD);
-		s->comp[i].base = cut(c, s->n * s->comp[i].stride * sizeof(float));
-		if (sh->cfg.layer[i] != MODEL_CSA)
-			continue;
-		s->index[i].stride = kern_compress_floats(ratio, KERN_INDEX);
-		s->index[i].base = cut(c, s->n * s->index[i].stride * sizeof(float));
-	}
+	for (int k = 0; k < PAGE__COUNT; k++)
+		slot->pages[k] = cut(c, s->page_cap[k] * sizeof(uint32_t));
+	slot->history = cut(c, s->context * sizeof(uint32_t));
+	slot->tail = cut(c, sh->cfg.hidden * sizeof(float));
 }
 
-static void cut_all(struct cutter *c, const struct shape *sh, struct slots *s)
+static void cut_layer(struct cutter *c, const struct shape *sh, uint32_t n, uint32_t layer,
+	struct slot_rows *comp, struct slot_rows *index)
 {
-	for (uint32_t i = 0; i < s->n; i++) {
-		struct slot *slot = &s->slot[i];
+	uint32_t ratio = shape_ratio(sh, layer);
 
-		for (int k = 0; k < PAGE__COUNT; k++)
-			slot->pages[k] = cut(c, s->page_cap[k] * sizeof(uint32_t));
-		slot->history = cut(c, s->context * sizeof(uint32_t));
-		slot->tail = cut(c, sh->cfg.hidden * sizeof(float));
-	}
-	cut_rows(c, sh, s);
+	if (!ratio)
+		return;
+	comp->stride = kern_compress_floats(ratio, KERN_HEAD);
+	comp->base = cut(c, n * comp->stride * sizeof(float));
+	if (sh->cfg.layer[layer] != MODEL_CSA)
+		return;
+	index->stride = kern_compress_floats(ratio, KERN_INDEX);
+	index->base = cut(c, n * index->stride * sizeof(float));
 }
 
-int slots_open(
-	const struct shape *sh, uint64_t context, struct slots *ret_slots, struct errbuf *err)
+/* Numbers and bounds; nothing is allocated. */
+static struct slots bounds_of(const struct shape *sh, uint64_t context)
 {
 	struct slots s = {.n = sh->sequences, .context = context};
-	struct cutter c = {0};
-	void *p = MAP_FAILED;
 
 	/* Twice the window and the longest step: the coordinator may release late. */
 	s.page_cap[PAGE_RAW] =
 		2 * (uint32_t)DIV_UP(sh->cfg.window + sh->step_tokens, PAGE_ROWS) + 2;
 	s.page_cap[PAGE_CSA] = (uint32_t)pages_for(PAGE_CSA, context) + 1;
 	s.page_cap[PAGE_HCA] = (uint32_t)pages_for(PAGE_HCA, context) + 1;
+	return s;
+}
+
+uint64_t slots_bytes(const struct shape *sh, uint64_t context)
+{
+	const struct slots s = bounds_of(sh, context);
+	struct cutter c = {0};
+	struct slot_rows rows;
+	struct slot slot;
+
+	for (uint32_t i = 0; i < s.n; i++)
+		cut_slot(&c, sh, &s, &slot);
+	for (uint32_t i = 0; i < sh->cfg.layers; i++)
+		cut_layer(&c, sh, s.n, i, &rows, &rows);
+	return c.used;
+}
+
+int slots_open(
+	const struct shape *sh, uint64_t context, struct slots *ret_slots, struct errbuf *err)
+{
+	struct slots s = bounds_of(sh, context);
+	size_t bytes = slots_bytes(sh, context);
+	struct cutter c = {0};
+	void *p = MAP_FAILED;
+
 	s.slot = calloc(s.n, sizeof(*s.slot));
 	s.comp = calloc(sh->cfg.layers, sizeof(*s.comp));
 	s.index = calloc(sh->cfg.layers, sizeof(*s.index));
-	if (s.slot && s.comp && s.index) {
-		cut_all(&c, sh, &s);
-		p = mmap(NULL, c.used, PROT_READ | PROT_WRITE,
+	if (s.slot && s.comp && s.index)
+		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	}
 	if (p == MAP_FAILED) {
 		slots_close(&s);
 		return err_set(err, -ENOMEM, EXIT_OS_ERR,
 			"cannot reserve %zu MiB for the state of %u sequences: lower "
 			"schedule.max_sequences",
-			c.used >> 20, sh->sequences);
+			bytes >> 20, sh->sequences);
 	}
-	s.arena = p;
-	s.arena_bytes = c.used;
-	s.slot_bytes = c.used / s.n;
-	c = (struct cutter){.base = p};
-	cut_all(&c, sh, &s);
+	s.arena = c.base = p;
+	s.arena_bytes = bytes;
+	s.slot_bytes = bytes / s.n;
+	for (uint32_t i = 0; i < s.n; i++)
+		cut_slot(&c, sh, &s, &s.slot[i]);
+	for (uint32_t i = 0; i < sh->cfg.layers; i++)
+		cut_layer(&c, sh, s.n, i, &s.comp[i], &s.index[i]);
 	*ret_slots = s;
 	return 0;
 }

@@ -45,6 +45,9 @@ struct slots {
 	size_t arena_bytes, slot_bytes; /* of all; of one slot */
 };
 
+/* Bytes slots_open() reserves for sh->sequences slots of `context` tokens; arithmetic only. */
+uint64_t slots_bytes(const struct shape *sh, uint64_t context);
+
 int slots_open(const struct shape *sh, uint64_t context, struct slots *ret_slots,
 	struct errbuf *err) MUST_CHECK;
 void slots_close(struct slots *s);

@@ -56,14 +56,25 @@ setup()
 	part '"health":"ready"'
 }
 
-@test "inspect plans the scratch that the workers take" {
-	taken=$("$heddle" status --json | python3 -c '
+# planned_mib REGEX: the MiB beside that row of the plan
+planned_mib()
+{
+	sed -nE "s/^  $1 +([0-9.]+) MiB$/\1/p" "$D/plan"
+}
+
+@test "inspect plans the scratch and the states that the workers take" {
+	read -r threads sequences scratch states < <("$heddle" status --json | python3 -c '
 import json, sys
-workers = json.load(sys.stdin)["workers"]
-print(workers[0]["threads"], max(w["memory"]["scratch_bytes"] for w in workers))')
-	"$heddle" inspect -c "$D/heddle.ini" -w 2 -s "fabric.threads=${taken% *}" \
+status = json.load(sys.stdin)
+most = lambda kind: max(w["memory"][kind] for w in status["workers"])
+print(status["workers"][0]["threads"], status["scheduler"]["max_sequences"],
+      most("scratch_bytes"), most("sequences_bytes"))')
+	"$heddle" inspect -c "$D/heddle.ini" -w 2 -s "fabric.threads=$threads" \
 		"$HEDDLE_SRCDIR/models/heddle-mini" >"$D/plan"
-	mib=$(sed -nE "s/^  scratch, ${taken% *} compute threads? +([0-9.]+) MiB$/\1/p" "$D/plan")
-	python3 -c 'import sys; assert abs(float(sys.argv[1]) - int(sys.argv[2]) / 2**20) <= 0.051' \
-		"$mib" "${taken#* }"
+	python3 - "$(planned_mib "scratch, $threads compute threads?")" "$scratch" \
+		"$(planned_mib "states of $sequences sequences? .schedule.max_sequences.")" "$states" <<-'EOF'
+		import sys
+		for planned, taken in zip(sys.argv[1::2], sys.argv[2::2]):
+		    assert abs(float(planned) - int(taken) / 2**20) <= 0.051, (planned, taken)
+	EOF
 }

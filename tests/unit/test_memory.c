@@ -30,24 +30,10 @@ static void test_page_sizes_equal_those_of_the_kernels(void **state)
 			kern_index_page_bytes(keys[i].kern));
 }
 
-static void test_compressor_state_equals_that_of_the_kernels(void **state)
-{
-	struct model_config csa = {.layers = 1, .layer = {MODEL_CSA}};
-	struct model_config hca = {.layers = 1, .layer = {MODEL_HCA}};
-
-	(void)state;
-	assert_int_equal(memory_plan(&csa, CONF_KV_F32, CONF_INDEX_KEY_F32).state_bytes,
-		sizeof(float) * (kern_compress_floats(4, MODEL_HEAD_DIM) +
-					kern_compress_floats(4, MODEL_INDEX_DIM)));
-	assert_int_equal(memory_plan(&hca, CONF_KV_F32, CONF_INDEX_KEY_F32).state_bytes,
-		sizeof(float) * kern_compress_floats(128, MODEL_HEAD_DIM));
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_page_sizes_equal_those_of_the_kernels),
-		cmocka_unit_test(test_compressor_state_equals_that_of_the_kernels),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,12 +31,6 @@ uint64_t memory_index_key_bytes(enum conf_index_key format)
 	return 0;
 }
 
-/* (v, g) rows of c x dim each, in fp32. */
-static uint64_t state_bytes(uint64_t rows, uint64_t dim, uint64_t c)
-{
-	return rows * 2 * c * dim * sizeof(float);
-}
-
 struct memory_plan memory_plan(
 	const struct model_config *cfg, enum conf_kv kv, enum conf_index_key index_key)
 {
@@ -54,9 +48,6 @@ struct memory_plan memory_plan(
 		p.page[MEMORY_HCA].tokens = MEMORY_PAGE_ENTRIES * MODEL_HCA_RATIO;
 		p.page[MEMORY_HCA].bytes = MEMORY_PAGE_ENTRIES * row * hca;
 	}
-	p.state_bytes = csa * (state_bytes(2 * MODEL_CSA_RATIO, MODEL_HEAD_DIM, 2) +
-				      state_bytes(2 * MODEL_CSA_RATIO, MODEL_INDEX_DIM, 2)) +
-			hca * state_bytes(MODEL_HCA_RATIO, MODEL_HEAD_DIM, 1);
 	return p;
 }
 
@@ -65,8 +56,7 @@ uint64_t memory_sequence_bytes(
 {
 	/* The window may straddle one page more than it fills. */
 	uint64_t raw = MIN(tokens, (uint64_t)cfg->window + MEMORY_PAGE_ENTRIES - 1);
-	uint64_t bytes = plan->state_bytes +
-			 DIV_UP(raw, plan->page[MEMORY_RAW].tokens) * plan->page[MEMORY_RAW].bytes;
+	uint64_t bytes = DIV_UP(raw, plan->page[MEMORY_RAW].tokens) * plan->page[MEMORY_RAW].bytes;
 
 	for (int i = MEMORY_CSA; i <= MEMORY_HCA; i++)
 		if (plan->page[i].tokens)

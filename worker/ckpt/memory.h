@@ -1,7 +1,7 @@
 /*
- * memory.h: how many bytes a worker needs: its weights, a page of each class, a sequence's own
- * state. Arithmetic only, used by `heddle inspect`, by heddle-worker --check, and by the worker
- *that allocates (kernels/ computes the same row sizes; a test holds the two together).
+ * memory.h: how many bytes a page of each class has, and the pages of a sequence. Arithmetic only,
+ * for `heddle inspect`. A worker takes the sizes of rows from kernels/, which is not included here;
+ * a test holds the two together. What else a worker takes: plan.h (weights), scratch.h, slots.h.
  *
  * Rows (a raw row and a compressed entry have the same layout):
  *	kv f32  512 x 4 = 2048 | bf16 512 x 2 = 1024 | fp8 448 e4m3 + 64 bf16 + 7 E8M0 + 1 pad = 584
@@ -27,9 +27,6 @@ struct memory_page {
 
 struct memory_plan {
 	struct memory_page page[MEMORY_CLASS__COUNT];
-	/* Unfinished compressor rows of a sequence, all layers: (v, g) in fp32; CSA layers hold the
-	 * previous block's too, and the indexer's own. */
-	uint64_t state_bytes;
 };
 
 uint64_t memory_kv_row_bytes(enum conf_kv format);
@@ -38,7 +35,7 @@ uint64_t memory_index_key_bytes(enum conf_index_key format);
 struct memory_plan memory_plan(
 	const struct model_config *cfg, enum conf_kv kv, enum conf_index_key index_key);
 
-/* Bytes of pages and state a sequence of this many tokens needs, pages rounded up. */
+/* Bytes of the pages that a sequence of this many tokens needs. */
 uint64_t memory_sequence_bytes(
 	const struct memory_plan *plan, const struct model_config *cfg, uint64_t tokens);
 
