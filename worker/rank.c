@@ -112,7 +112,8 @@ static void fill_capacity(struct rank *r)
 		.threads = r->ctx.n,
 	};
 	memcpy(c->classes, r->pages.class, sizeof(c->classes));
-	shape_describe(&r->sh, c->dims, sizeof(c->dims), c->numerics, sizeof(c->numerics));
+	shape_describe(
+		&r->sh, r->ops.variant, c->dims, sizeof(c->dims), c->numerics, sizeof(c->numerics));
 }
 
 static int open_all(struct rank *r, const struct rank_opts *opts, struct errbuf *err)

@@ -204,8 +204,8 @@ static const char *format_name(enum kern_dtype t)
 	return name[t];
 }
 
-void shape_describe(const struct shape *sh, char *dims, size_t dims_bytes, char *numerics,
-	size_t numerics_bytes)
+void shape_describe(const struct shape *sh, const char *variant, char *dims, size_t dims_bytes,
+	char *numerics, size_t numerics_bytes)
 {
 	static const char *const act[] = {"f32", "bf16", "fp8"};
 	const struct model_config *c = &sh->cfg;
@@ -215,7 +215,8 @@ void shape_describe(const struct shape *sh, char *dims, size_t dims_bytes, char 
 		"%u experts of %u, vocabulary %u",
 		c->layers, sh->kind_n[MODEL_SWA], sh->kind_n[MODEL_CSA], sh->kind_n[MODEL_HCA],
 		c->hidden, c->heads, c->o_groups, c->experts, c->inter, c->vocab);
-	snprintf(numerics, numerics_bytes, "index_key %s top %u, kv %s, act %s, %s, %s store",
+	snprintf(numerics, numerics_bytes,
+		"index_key %s top %u, kv %s, act %s, %s, %s store, %s kernels",
 		format_name(sh->key), sh->index_topk, format_name(sh->kv), act[sh->act],
-		sh->qat ? "qat" : "plain", sh->fused_store ? "fused" : "unfused");
+		sh->qat ? "qat" : "plain", sh->fused_store ? "fused" : "unfused", variant);
 }

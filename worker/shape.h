@@ -76,8 +76,9 @@ static inline uint32_t shape_ratio(const struct shape *sh, uint32_t layer)
 	return model_layer_ratio(&sh->cfg, layer);
 }
 
-/* One sentence of the model and one of the numerics, for /status and the log. */
-void shape_describe(const struct shape *sh, char *dims, size_t dims_bytes, char *numerics,
-	size_t numerics_bytes);
+/* One sentence of the model and one of the numerics, for /status and the log. variant: of the
+ * kernels that run (kern_ops.variant). */
+void shape_describe(const struct shape *sh, const char *variant, char *dims, size_t dims_bytes,
+	char *numerics, size_t numerics_bytes);
 
 #endif

@@ -352,15 +352,17 @@ static void test_configurations_that_do_not_fit_are_refused_by_name(void **state
 	assert_not_opened(f, &conf, 2, "fabric.collective");
 }
 
-/* ---- scratch -------------------------------------------------------------------------------- */
+/* ---- capacity ------------------------------------------------------------------------------- */
 
-/* What is planned from configuration and shape alone is what each rank holds. */
-static void test_scratch_is_what_was_planned(void **state)
+/* What is planned from configuration and shape alone is what each rank holds; and it names the
+ * kernels that it runs. */
+static void test_capacity_is_what_was_planned(void **state)
 {
 	static const int acts[] = {CONF_ACT_F32, CONF_ACT_FP8};
 	const struct fixture *f = *state;
 	struct conf conf = tiny_conf();
 	struct worker_capacity have;
+	char kernels[64];
 	struct shape sh;
 
 	for (uint32_t i = 0; i < 6; i++) {
@@ -375,9 +377,13 @@ static void test_scratch_is_what_was_planned(void **state)
 		h = harness_open(&o);
 		for (uint32_t r = 0; r < o.world; r++) {
 			rank_capacity(h->ranks[r], &have);
+			snprintf(kernels, sizeof(kernels), "%s kernels", h->ranks[r]->ops.variant);
 			assert_int_equal(
 				shape_make(&h->ranks[r]->sh.cfg, &conf, r, o.world, &sh, NULL), 0);
 			assert_int_equal(scratch_bytes(&sh, o.threads), have.scratch_bytes);
+			assert_int_equal(slots_bytes(&sh, have.max_context) / sh.sequences,
+				have.bytes_per_seq);
+			assert_non_null(strstr(have.numerics, kernels));
 		}
 		harness_close(h);
 	}
@@ -416,7 +422,7 @@ int main(void)
 		cmocka_unit_test(test_bad_steps_are_refused_and_change_nothing),
 		cmocka_unit_test(test_context_end_is_exact),
 		cmocka_unit_test(test_configurations_that_do_not_fit_are_refused_by_name),
-		cmocka_unit_test(test_scratch_is_what_was_planned),
+		cmocka_unit_test(test_capacity_is_what_was_planned),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
