@@ -56,6 +56,24 @@ setup()
 	part '"health":"ready"'
 }
 
+@test "docs/api.md shows the members that /status has" {
+	"$heddle" status --json >"$D/status"
+	python3 - "$D/status" "$HEDDLE_SRCDIR/docs/api.md" <<-'EOF'
+		import json, re, sys
+		def keys(value):
+		    if isinstance(value, list):
+		        return set().union(*map(keys, value))
+		    if not isinstance(value, dict):
+		        return set()
+		    return set(value).union(*map(keys, value.values()))
+		status = json.load(open(sys.argv[1]))
+		status["configuration"] = {"model": {"path": 0, "load": 0, "name": 0}}  # the first section stands for all
+		section = open(sys.argv[2]).read().split("\n## Status\n")[1].split("\n- ")[0]
+		shown = set(re.findall(r'"(\w+)":', section))
+		assert shown == keys(status), shown ^ keys(status)
+	EOF
+}
+
 # planned_mib REGEX: the MiB beside that row of the plan
 planned_mib()
 {
