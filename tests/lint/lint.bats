@@ -66,6 +66,36 @@ sources() {
     done
 }
 
+@test "docs: each is in the distribution" {
+    cd "$HEDDLE_SRCDIR"
+    for doc in docs/*.md; do
+        grep -qwF "$doc" Makefile.am */*.am || {
+            echo "$doc is in no EXTRA_DIST"
+            return 1
+        }
+    done
+}
+
+# By file or pattern: ring.h/c and cpu/*.c name all of it; X_impl.h goes with X.
+@test "docs: the README of a folder names each of its sources" {
+    cd "$HEDDLE_SRCDIR"
+    unnamed=
+    for dir in shm kernels worker worker/ckpt coordinator client etc; do
+        mapfile -t names < <(grep -oE '[a-z][a-z0-9_*]*\.[a-z[]' "$dir/README.md" | sed 's/\..*//' | sort -u)
+        for f in $(find "$dir" -maxdepth 1 -name '*.[ch]' -o -maxdepth 1 -name '*.def'); do
+            stem=$(basename "${f%.*}")
+            for name in "${names[@]}"; do
+                # shellcheck disable=SC2053 # a pattern
+                [[ ${stem%_impl} == $name || $stem == $name ]] && continue 2
+            done
+            unnamed="$unnamed$dir/README.md does not name $f
+"
+        done
+    done
+    echo "$unnamed"
+    [ -z "$unnamed" ]
+}
+
 @test "skips: each case that skips itself has printed what is missing" {
     cd "$HEDDLE_SRCDIR"
     run awk 'FNR == 1 { said = 0 }
