@@ -1,8 +1,8 @@
 /*
  * stopstr.h: finds the first of several strings in text that arrives in pieces, and says at every
- * moment which text can no longer become part of one and may be sent. Used for `stop` and for the
- * "</think>" between reasoning and answer. Bytes only: knows neither tokens nor UTF-8 (text and
- * strings are both whole UTF-8, so a match never begins or ends inside a character).
+ * moment which text can no longer become part of one and may be sent. Used for `stop` (markup of
+ * the model's own, "</think>" and calls, is dsml.h's). Bytes only: knows neither tokens nor UTF-8
+ * (text and strings are both whole UTF-8, so a match never begins or ends inside a character).
  *
  * The set is an Aho-Corasick automaton: the state is the longest end of the text so far that begins
  * a string, so the text held back is never more and never less than it must be, and what is found
