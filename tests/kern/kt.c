@@ -11,7 +11,7 @@ enum { GUARD = 128, BLOCKS = 4096 };
 
 static const unsigned char POISON[4] = {0xad, 0xdb, 0xba, 0x7f}; /* a NaN */
 
-struct kt_config kt_all[12], *kt_end = kt_all;
+struct kt_config kt_all[KT_CONFIGS], *kt_end = kt_all;
 unsigned kt_count;
 
 static uint64_t rng;
@@ -42,6 +42,7 @@ int kt_setup(void **state)
 	const char *seed = getenv("KERN_SEED");
 	struct timespec ts;
 
+	_Static_assert(ARRAY_LEN(want) <= KT_CONFIGS, "kt_all is too short");
 	clock_gettime(CLOCK_REALTIME, &ts);
 	rng = seed ? strtoull(seed, NULL, 0)
 		   : (uint64_t)ts.tv_nsec * 2654435761u ^ (uint64_t)ts.tv_sec;

@@ -23,8 +23,10 @@ struct kt_config {
 	struct kern_cpu_ctx ctx;
 };
 
+enum { KT_CONFIGS = 12 };
+
 /* The first is the reference on one thread; variants this CPU lacks are left out. */
-extern struct kt_config kt_all[12], *kt_end;
+extern struct kt_config kt_all[KT_CONFIGS], *kt_end;
 extern unsigned kt_count;
 
 /* cmocka group setup and teardown: contexts of all configurations; prints the seed. */
