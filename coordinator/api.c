@@ -10,8 +10,8 @@
 
 /*
  * TO ADD AN ENDPOINT: one row here, its handler (api_info.c for a plain GET, else a file of its
- * own), its row in docs/api.md and its cases in tests/unit/test_api.c. A path that ends in "/"
- * stands for all below it; the handler gets the rest.
+ * own), its row in docs/api.md (test_api looks for it) and its cases in tests/unit/test_api.c. A
+ * path that ends in "/" stands for all below it; the handler gets the rest.
  */
 static const struct api_route {
 	const char *method, *path;
@@ -29,6 +29,15 @@ static const struct api_route {
 	{"GET", "/version", api_version, "the version of heddle"},
 	{"GET", "/metrics", api_metrics, "metrics as Prometheus text"},
 };
+
+void api_each_route(
+	void (*fn)(void *user, const char *method, const char *path, const char *doc), void *user)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_LEN(api_routes); i++)
+		fn(user, api_routes[i].method, api_routes[i].path, api_routes[i].doc);
+}
 
 /* Does the path match? *ret_rest is what follows a route that ends in "/". */
 static bool api_match(const char *route, const char *path, const char **ret_rest)

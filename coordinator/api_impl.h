@@ -93,6 +93,10 @@ void api_respond_json(struct http_exchange *x, int status, json_t *value);
 
 /* Handlers of the route table; `rest` is what follows a path that ends in "/". */
 typedef void (*api_handler)(struct api *api, struct http_exchange *x, const char *rest);
+
+/* Each row of the route table, for who compares it with the manual. */
+void api_each_route(
+	void (*fn)(void *user, const char *method, const char *path, const char *doc), void *user);
 void api_chat(struct api *api, struct http_exchange *x, const char *rest);
 void api_completions(struct api *api, struct http_exchange *x, const char *rest);
 void api_tokenize(struct api *api, struct http_exchange *x, const char *rest);

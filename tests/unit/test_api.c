@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -506,6 +508,46 @@ static void test_unknown_fields_warn_or_are_refused(void **state)
 	fake_exchange_free(x);
 }
 
+/* The manual up to its second heading: what it says before is the table of calls. malloc'd. */
+static char *table_of_calls(void)
+{
+	const char *dir = getenv("HEDDLE_SRCDIR");
+	char path[4096], *text, *end;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/docs/api.md", dir ? dir : ".");
+	f = fopen(path, "r");
+	if (!f)
+		fail_msg("%s: %s", path, strerror(errno));
+	text = calloc(1, 1 << 20);
+	assert_true(fread(text, 1, (1 << 20) - 1, f) > 0);
+	fclose(f);
+	end = strstr(text, "\n## ");
+	assert_non_null(end);
+	*end = '\0';
+	return text;
+}
+
+static void find_call(void *table, const char *method, const char *path, const char *doc)
+{
+	char call[128];
+
+	snprintf(call, sizeof(call), "`%s %s%s`", method, path,
+		path[strlen(path) - 1] == '/' ? "ID" : "");
+	if (!strstr(table, call))
+		fail_msg("the table of docs/api.md does not name %s", call);
+	assert_true(*doc);
+}
+
+static void test_each_route_is_in_the_manual(void **state)
+{
+	char *table = table_of_calls();
+
+	(void)state;
+	api_each_route(find_call, table);
+	free(table);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -516,6 +558,7 @@ int main(void)
 		T(test_status_and_version_tell_configuration),
 		T(test_metrics_count_what_happened),
 		T(test_unknown_path_is_404_and_method_405),
+		cmocka_unit_test(test_each_route_is_in_the_manual),
 		T(test_content_type_must_be_json),
 		T(test_a_body_has_a_length_and_is_not_packed),
 		T(test_tokenize_chat_and_text_give_golden_ids),
