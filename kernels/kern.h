@@ -401,10 +401,17 @@ struct kern_compress_args {
 	float *out;                   /* [rows->n][dim], fp32, before the norm */
 };
 
-/* Which part of the entries one worker scores: pages whose index % world == rank. */
+/* Which part of the entries one worker scores: the pages that kern_share_rank() says are its own.
+ */
 struct kern_share {
 	uint32_t rank, world; /* world 1: all */
 };
+
+/* Who of `world` scores a page of a sequence. */
+static inline uint32_t kern_share_rank(uint32_t page, uint32_t world)
+{
+	return page % world;
+}
 
 struct kern_index_args {
 	const struct kern_batch *batch;
@@ -505,7 +512,8 @@ enum kern_op {
 
 enum kern_backend { KERN_CPU, KERN_CUDA };
 
-/* A slot of an op is never NULL; a slot of a fused one may be: use the chain it covers. */
+/* A slot of an op is never NULL; a slot of a fused one, but for index_select, may be: use the chain
+ * it covers. */
 struct kern_ops {
 	enum kern_backend backend;
 	const char *variant; /* "reference", "avx2", "avx512", "avx512gfni" */

@@ -28,16 +28,18 @@ static bool worth_sharing(const struct rank *r, const struct kern_batch *batch)
 	return most >= r->sh.shard_entries && most > r->sh.index_topk;
 }
 
-/* This rank's lists of a tile lie packed, [entries][scores][counts], so that one gather does. */
-static void lay_out_lists(struct rank *r, uint32_t rows)
+/* This rank's lists of a tile as [entries][scores][counts], so that one gather does. */
+static void pack(struct rank *r, uint32_t rows)
 {
 	size_t lists = (size_t)rows * r->sh.index_topk;
 	struct work *k = &r->work;
 
-	k->chosen_score = (float *)(k->chosen + lists);
-	k->chosen_n = (uint32_t *)(k->chosen + 2 * lists);
+	memcpy(k->packed, k->chosen, lists * sizeof(*k->packed));
+	memcpy(k->packed + lists, k->chosen_score, lists * sizeof(*k->packed));
+	memcpy(k->packed + 2 * lists, k->chosen_n, rows * sizeof(*k->packed));
 }
 
+/* Everybody's. */
 static void unpack(struct rank *r, uint32_t rows)
 {
 	size_t lists = (size_t)rows * r->sh.index_topk, each = 2 * lists + rows;
@@ -68,7 +70,8 @@ static int merge(struct rank *r, uint32_t rows)
 	};
 	int ret;
 
-	ret = comm_all_gather(r->comm, k->chosen, each, k->all_packed);
+	pack(r, rows);
+	ret = comm_all_gather(r->comm, k->packed, each, k->all_packed);
 	if (ret < 0)
 		return ret;
 	unpack(r, rows);
@@ -84,7 +87,7 @@ static void find_scores(struct rank *r, uint32_t rows)
 	for (uint32_t row = 0; row < rows; row++)
 		for (uint32_t i = 0; i < k->chosen_n[row]; i++) {
 			int32_t entry = k->chosen[(size_t)row * topk + i];
-			size_t list = (uint32_t)entry / KERN_PAGE % world;
+			size_t list = kern_share_rank((uint32_t)entry / KERN_PAGE, world);
 			size_t at = (list * rows + row) * topk;
 
 			for (uint32_t j = 0; j < k->all_n[list * rows + row]; j++)
@@ -111,13 +114,12 @@ int index_choose(struct rank *r, uint32_t layer, const struct kern_batch *batch,
 			.share = {.rank = share ? r->sh.rank : 0,
 				.world = share ? r->sh.world : 1}},
 		.k = r->sh.index_topk,
+		.entries = k->chosen,
+		.values = k->chosen_score,
+		.count = k->chosen_n,
 	};
 	int ret;
 
-	lay_out_lists(r, batch->ntok);
-	a.entries = k->chosen;
-	a.values = k->chosen_score;
-	a.count = k->chosen_n;
 	ret = rank_run(r, index_select, &a);
 	if (ret == 0 && share)
 		ret = merge(r, batch->ntok);

@@ -57,11 +57,12 @@ struct work {
 	float *q;                   /* [R][heads][512]; the attention's output too */
 	float *index_q;             /* [R][index_heads][128] */
 	float *oa;                  /* [R][oa_cols] */
-	int32_t *chosen;            /* [rows][topk] of the tile; behind it, packed, */
-	float *chosen_score;        /* [rows][topk] and */
-	uint32_t *chosen_n;         /* [rows]; layer_index.c sets the two pointers */
+	int32_t *chosen;            /* [R][topk] */
+	float *chosen_score;        /* [R][topk] */
+	uint32_t *chosen_n;         /* [R] */
 	float *chosen_mass;         /* [R][topk]; only for the on_index hook */
-	int32_t *all_packed;        /* [world] of the three, world > 1 */
+	int32_t *packed;            /* the first three one after another, of the tile; world > 1 */
+	int32_t *all_packed;        /* [world] of that */
 	int32_t *all_chosen;        /* [world][R][topk] */
 	float *all_score;           /* [world][R][topk] */
 	uint32_t *all_n;            /* [world][R] */

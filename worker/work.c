@@ -70,10 +70,13 @@ static void cut_attention(struct cutter *c, const struct shape *sh, struct work 
 	if (!sh->kind_n[MODEL_CSA])
 		return;
 	CUT(c, w->index_q, r * sh->cfg.index_heads * KERN_INDEX);
-	CUT(c, w->chosen, 2 * lists + r);
+	CUT(c, w->chosen, lists);
+	CUT(c, w->chosen_score, lists);
+	CUT(c, w->chosen_n, r);
 	CUT(c, w->chosen_mass, lists);
 	if (sh->world == 1)
 		return;
+	CUT(c, w->packed, 2 * lists + r);
 	CUT(c, w->all_packed, sh->world * (2 * lists + r));
 	CUT(c, w->all_chosen, sh->world * lists);
 	CUT(c, w->all_score, sh->world * lists);

@@ -31,7 +31,7 @@ static inline int kern_index_score_check(const struct kern_index_score_args *a)
 /* Whether this rank scores a page of a sequence. */
 static inline bool kern_index_mine(const struct kern_index_args *x, uint32_t page)
 {
-	return page % x->share.world == x->share.rank;
+	return kern_share_rank(page, x->share.world) == x->share.rank;
 }
 
 /* The page of a sequence's entries; it exists, kern_index_check() has seen to it. */
