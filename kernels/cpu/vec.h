@@ -184,10 +184,10 @@ VEC_INLINE __m512 v16_e4m3_subnormal_(__m512 x)
  *	f32    s 0111eeee mmm0...          -(1 + 3/8) 2^(121 - 127), 2^-8 of the value
  *
  * A product of bits takes eight codes at once by a matrix of eight rows: row i of it says which
- *bits of the code are added up to bit 7 - i of the result, here one or none, and to that the
- *constant 0x38, which is 0111 in its place. First and second bytes are then brought together to
- *halves, two columns side by side in the lane of their output: the even one is moved up, the odd
- *one is there. A code with eeee = 0 has no leading one; rare among weights, it costs a branch.
+ * bits of the code are added up to bit 7 - i of the result, here one or none, and to that the
+ * constant 0x38, which is 0111 in its place. First and second bytes are then brought together to
+ * halves, two columns side by side in the lane of their output: the even one is moved up, the odd
+ * one is there. A code with eeee = 0 has no leading one; rare among weights, it costs a branch.
  */
 VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
 {

@@ -1,8 +1,9 @@
 /*
  * Each kernel beside its own floor, measured in the same run: multiply-adds beside what this
- *machine does with operands in registers, weights read once beside what it reads from a set of that
- *size. Products of many rows also stand beside OpenBLAS' sgemm where libopenblas.so.0 is installed,
- *with the best of its core types (each tried in a process of its own) and as many threads.
+ * machine does with operands in registers, weights read once beside what it reads from a set of
+ * that size. Products of many rows also stand beside OpenBLAS' sgemm where libopenblas.so.0 is
+ * installed, with the best of its core types (each tried in a process of its own) and as many
+ * threads.
  *
  *	bench_kernels [variant [threads]]	best of several runs; auto and 2 threads unless said
  */

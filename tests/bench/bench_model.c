@@ -5,9 +5,9 @@
  *	bench_model [threads]	one worker in this process, 2 threads unless said
  *
  * The floor of a step: the greater of flops / (this run's rate with operands in registers) and
- *bytes / (the rate at which this run reads a set of that size). Bytes are what the ops cannot avoid
- *to read (op_count.h). The floor of an op is the same of its own flops, and of its bytes at the
- *step's rate.
+ * bytes / (the rate at which this run reads a set of that size). Bytes are what the ops cannot
+ * avoid to read (op_count.h). The floor of an op is the same of its own flops, and of its bytes
+ * at the step's rate.
  */
 #define _GNU_SOURCE
 #include <math.h>

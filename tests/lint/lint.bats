@@ -15,6 +15,13 @@ sources() {
     [ "$status" -eq 0 ]
 }
 
+@test "comments: no line that clang-format broke lost its space" {
+    cd "$HEDDLE_SRCDIR"
+    run grep -nE '^ \*[A-Za-z0-9]' $(sources)
+    echo "$output"
+    [ "$status" -eq 1 ]
+}
+
 @test "size: no source file has more than 600 lines" {
     cd "$HEDDLE_SRCDIR"
     long=$(wc -l $(sources) $(find tests -name '*.py' -o -name '*.bats' -o -name '*.am') \

@@ -10,10 +10,12 @@
  *	/stream?N       streams N writes of "data: i\n\n" in one turn, and ends
  *	/drip?N         streams one write a turn, N turns
  *	/pause?MS       streams "before ", and "after" so many milliseconds later
- *	/flood          streams 64 KB writes until 8 MB wait, then waits to be told that the client
- *went /abort          begins a stream and breaks it off /big?N          200 with N bytes /error 422
- *by http_respond_error() /none           204 /headers        tries to add bad headers and says what
- *came of it
+ *	/flood          streams 64 KB writes until 8 MB wait, then waits to hear of the client's end
+ *	/abort          begins a stream and breaks it off
+ *	/big?N          200 with N bytes
+ *	/error          422 by http_respond_error()
+ *	/none           204
+ *	/headers        tries to add bad headers and says what came of it
  */
 #ifndef TESTS_HTTP_HARNESS_H
 #define TESTS_HTTP_HARNESS_H
