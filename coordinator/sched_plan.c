@@ -30,7 +30,8 @@ static uint64_t raw_entitlement(const struct sched *s)
 	return (SCHED_WINDOW - 1) / s->pages.cls[PAGE_RAW].tokens_per_page + 2;
 }
 
-/* Raw pages to promise to a sequence that holds `live` of them, `end` ever, and is at `fed`. */
+/* Raw pages to promise to a sequence that holds `live` of them, had `end` ever, and is at `fed`; of
+ * `total` in its life. sched_impl.h draws it. */
 static uint64_t raw_promise(
 	const struct sched *s, uint64_t total, uint64_t live, uint64_t end, uint64_t fed)
 {
@@ -252,7 +253,7 @@ static uint64_t assured_pages(const struct sched *s, const struct sched_seq *q, 
 /*
  * Enough pages? Those taken now come from the free ones that are promised to no sequence still to
  * be looked at in this step; and what is free or in limbo afterwards covers all promises, so that
- * the next step can be planned the same way.
+ * the next step can be planned the same way. sched_impl.h draws it.
  */
 static bool draft_has_pages(const struct sched *s, const struct sched_seq *q, const struct draft *d)
 {

@@ -268,6 +268,52 @@ static void test_answers_without_a_limit_run_side_by_side(void **state)
 	world_fini(&w);
 }
 
+/* The example of sched_impl.h. */
+static void test_promises_are_as_drawn(void **state)
+{
+	static const struct {
+		uint64_t fed, raw_first, raw_end, raw_promised, limbo, raw_free;
+		uint64_t csa_end, csa_promised, csa_free, assured;
+	} rows[] = {
+		{200, 0, 4, 0, 0, 396, 1, 4, 99, 1224},
+		{201, 1, 4, 0, 1, 396, 1, 4, 99, 1224},
+		{256, 2, 4, 1, 1, 397, 1, 4, 99, 1224},
+		{257, 2, 5, 0, 0, 397, 2, 3, 98, 1224},
+		{1224, 17, 20, 0, 0, 397, 5, 0, 95, 1224},
+		{1225, 17, 20, 0, 0, 397, 5, 4, 95, 2248},
+	};
+	struct world w;
+	struct client *c;
+	size_t i;
+
+	(void)state;
+	world_init(&w, &usual, 7, 100);
+	c = add_client(&w, 200, 4000);
+	assert_int_equal(submit(&w, c), 0);
+	for (i = 0; i < ARRAY_LEN(rows); i++) {
+		const struct sched_table *raw = &c->q.pages[PAGE_RAW], *csa = &c->q.pages[PAGE_CSA];
+
+		while (c->q.fed < rows[i].fed) {
+			if (w.s.inflight > 0)
+				sim_run(&w.sim);
+			assert_true(plan(&w));
+		}
+		assert_int_equal(c->q.fed, rows[i].fed);
+		assert_int_equal(raw->first, rows[i].raw_first);
+		assert_int_equal(raw->end, rows[i].raw_end);
+		assert_int_equal(raw->promised, rows[i].raw_promised);
+		assert_int_equal(w.s.pages.cls[PAGE_RAW].limbo_n, rows[i].limbo);
+		assert_int_equal(w.s.pages.cls[PAGE_RAW].free_n, rows[i].raw_free);
+		assert_int_equal(csa->end, rows[i].csa_end);
+		assert_int_equal(csa->promised, rows[i].csa_promised);
+		assert_int_equal(w.s.pages.cls[PAGE_CSA].free_n, rows[i].csa_free);
+		assert_int_equal(c->q.assured, rows[i].assured);
+	}
+	sim_run(&w.sim);
+	drain(&w);
+	world_fini(&w);
+}
+
 static void test_submit_full_queue_returns_eagain(void **state)
 {
 	struct sched_config config = usual;
@@ -509,6 +555,7 @@ int main(void)
 		cmocka_unit_test(test_cancel_frees_slot_and_pages_within_one_step),
 		cmocka_unit_test(test_head_of_the_line_is_not_overtaken),
 		cmocka_unit_test(test_answers_without_a_limit_run_side_by_side),
+		cmocka_unit_test(test_promises_are_as_drawn),
 		cmocka_unit_test(test_submit_full_queue_returns_eagain),
 		cmocka_unit_test(test_fit_says_how_many_an_idle_scheduler_takes),
 		cmocka_unit_test(test_submit_larger_than_the_pools_returns_e2big),
