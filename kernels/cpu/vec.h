@@ -162,17 +162,17 @@ VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
 #if defined(__GFNI__) && defined(__AVX512VBMI__)
 enum { VEC_E4M3_STEP = 4 };
 
-/* Where eeee is 0 there is no leading one: 2 x - 2^-14, with the sign of x, is the value. */
+/* Where eeee is 0 there is no leading one: 2 |x| - 2^-14, with the sign of x, is the value. */
 VEC_INLINE __m512 v16_e4m3_subnormal_(__m512 x)
 {
-	const __m512i sign = _mm512_set1_epi32((int)0x80000000);
-	const __m512i one = _mm512_set1_epi32(0x38800000), eeee = _mm512_set1_epi32(0x07800000);
+	const __m512i sign = _mm512_set1_epi32((int)0x80000000),
+		      eeee = _mm512_set1_epi32(0x07800000);
 	__m512i u = _mm512_castps_si512(x);
-	__mmask16 is = _mm512_testn_epi32_mask(u, eeee);
+	__m512 y = _mm512_mask_fmsub_ps(_mm512_abs_ps(x), _mm512_testn_epi32_mask(u, eeee),
+		_mm512_set1_ps(2), _mm512_set1_ps(0x1p-14f));
 
-	return _mm512_mask_fmsub_ps(x, is, _mm512_set1_ps(2),
-		_mm512_castsi512_ps(
-			_mm512_ternarylogic_epi32(u, sign, one, 0xea))); /* u & sign | one */
+	return _mm512_castsi512_ps(/* u & sign | y */
+		_mm512_ternarylogic_epi32(u, sign, _mm512_castps_si512(y), 0xea));
 }
 
 /*

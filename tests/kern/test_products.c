@@ -309,6 +309,29 @@ static void test_linear_fp8_subnormals_wherever_they_lie(void **state)
 		}
 }
 
+/* A sum that has underflowed to -0 keeps its sign by what is added: -0 times 1, but not +0. */
+static void test_linear_fp8_zeros_keep_their_signs(void **state)
+{
+	enum { N = 16, K = 8 };
+	uint8_t raw[N * K], scale = 127;
+	struct kern_weight_desc d = {KERN_FP8, KERN_SCALE_E8M0, N, K, 0, 0};
+	float x[K] = {-0x1p-149f, 1, 1, 1, 1, 1, 1, 1};
+	struct kern_weight w;
+	struct errbuf err;
+
+	for (int i = 0; i < N * K; i++) /* of output o, columns from o / 2 + 1 on are +0 */
+		raw[i] = i % K == 0 ? 0x08 : i % K <= i / K / 2 ? 0x80 : 0;
+	assert_int_equal(kern_weight_init(&w, &d, kt_new(kern_weight_bytes(&d)), &err), 0);
+	assert_int_equal(kern_weight_pack(&w, 0, N, raw, K, &scale, 1, &err), 0);
+	for (struct kt_config *c = kt_all; c < kt_end; c++) {
+		float *y = linear_by(c, &w, x, 1);
+
+		for (int o = 0; o < N; o++)
+			assert_true(y[o] == 0 && !signbit(y[o]) == (o / 2 < K - 1));
+	}
+	kt_free_all();
+}
+
 /* A slice that cuts a 128-group uses the whole group's amax, given by act_amax over all slices. */
 static void test_linear_slices_share_amax(void **state)
 {
@@ -500,6 +523,7 @@ int main(void)
 		cmocka_unit_test(test_linear_rounds_activations_as_asked),
 		cmocka_unit_test(test_linear_extreme_scales_and_activations),
 		cmocka_unit_test(test_linear_fp8_subnormals_wherever_they_lie),
+		cmocka_unit_test(test_linear_fp8_zeros_keep_their_signs),
 		cmocka_unit_test(test_linear_slices_share_amax),
 		cmocka_unit_test(test_linear_rows_do_not_depend_on_company),
 		cmocka_unit_test(test_linear_several_outputs_share_x),
