@@ -113,11 +113,11 @@ static json_t *workers(const struct engine *e)
 static json_t *queue_status(const struct engine *e)
 {
 	const struct queue *q = &e->sched.queue;
-	struct queue_item *first = queue_peek(q);
+	mono_ns_t oldest = queue_oldest(q);
 
 	return json_pack("{s:i,s:i,s:f,s:f}", "waiting", (int)q->count, "limit", (int)q->limit,
 		"timeout_seconds", seconds(q->timeout_ns), "oldest_seconds",
-		first ? seconds(mono_now() - first->since) : 0.0);
+		oldest ? seconds(mono_now() - oldest) : 0.0);
 }
 
 static const char *const class_names[PAGE__COUNT] = {"raw", "csa", "hca"};

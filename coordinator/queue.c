@@ -5,9 +5,14 @@ void queue_init(struct queue *q, uint32_t limit, mono_ns_t timeout_ns)
 	*q = (struct queue){.limit = limit, .timeout_ns = timeout_ns};
 }
 
+uint32_t queue_new(const struct queue *q)
+{
+	return q->count - q->in_front;
+}
+
 int queue_push(struct queue *q, struct queue_item *item, mono_ns_t now)
 {
-	if (q->count >= q->limit)
+	if (queue_new(q) >= q->limit)
 		return -EAGAIN;
 	*item = (struct queue_item){.prev = q->tail, .since = now, .queued = true};
 	if (q->tail)
@@ -29,6 +34,7 @@ void queue_push_front(struct queue *q, struct queue_item *item, mono_ns_t now)
 		q->tail = item;
 	q->head = item;
 	q->count++;
+	q->in_front++;
 }
 
 void queue_remove(struct queue *q, struct queue_item *item)
@@ -43,8 +49,9 @@ void queue_remove(struct queue *q, struct queue_item *item)
 		item->next->prev = item->prev;
 	else
 		q->tail = item->prev;
-	*item = (struct queue_item){.since = item->since};
+	q->in_front -= item->in_front;
 	q->count--;
+	*item = (struct queue_item){.since = item->since};
 }
 
 struct queue_item *queue_peek(const struct queue *q)
@@ -52,8 +59,8 @@ struct queue_item *queue_peek(const struct queue *q)
 	return q->head;
 }
 
-/* Items joined in order of time; those in front do not expire, so the first other is the oldest. */
-static struct queue_item *oldest(const struct queue *q)
+/* Items joined in order of time; those in front do not expire, so the first other is to be next. */
+static struct queue_item *next_to_expire(const struct queue *q)
 {
 	struct queue_item *item = q->head;
 
@@ -64,14 +71,29 @@ static struct queue_item *oldest(const struct queue *q)
 
 struct queue_item *queue_expired(const struct queue *q, mono_ns_t now)
 {
-	struct queue_item *item = oldest(q);
+	struct queue_item *item = next_to_expire(q);
 
 	return item && now >= item->since + q->timeout_ns ? item : NULL;
 }
 
 mono_ns_t queue_deadline(const struct queue *q)
 {
-	struct queue_item *item = oldest(q);
+	struct queue_item *item = next_to_expire(q);
 
 	return item ? item->since + q->timeout_ns : 0;
+}
+
+mono_ns_t queue_oldest(const struct queue *q)
+{
+	const struct queue_item *item = q->head;
+	mono_ns_t since = item ? item->since : 0;
+
+	/* whoever joined in front did so after the one behind it; at the end, after the one before
+	 */
+	while (item && item->in_front) {
+		item = item->next;
+		if (item)
+			since = MIN(since, item->since);
+	}
+	return since;
 }

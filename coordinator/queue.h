@@ -23,13 +23,17 @@ struct queue_item {
 struct queue {
 	struct queue_item *head, *tail;
 	uint32_t count;
-	uint32_t limit;       /* items that may wait */
+	uint32_t in_front;    /* of them, put there by queue_push_front */
+	uint32_t limit;       /* items that may wait, besides those in front */
 	mono_ns_t timeout_ns; /* an item that has waited this long has expired */
 };
 
 void queue_init(struct queue *q, uint32_t limit, mono_ns_t timeout_ns);
 
-/* Joins at the end. -EAGAIN when `limit` items wait already. */
+/* Items that the limit counts: those in front were let in once. */
+uint32_t queue_new(const struct queue *q);
+
+/* Joins at the end. -EAGAIN when queue_new() is `limit` already. */
 int queue_push(struct queue *q, struct queue_item *item, mono_ns_t now) MUST_CHECK;
 
 /* Joins at the front, whatever the limit and without a time limit: for what ran before and must
@@ -42,7 +46,10 @@ void queue_remove(struct queue *q, struct queue_item *item);
 /* The first in line, or NULL. Stays in the queue. */
 struct queue_item *queue_peek(const struct queue *q);
 
-/* The longest waiting item if it has expired, else NULL. Stays in the queue. */
+/* When the one that waits longest joined, those in front too; 0 when none waits. */
+mono_ns_t queue_oldest(const struct queue *q);
+
+/* The longest waiting item that can expire, if it has, else NULL. Stays in the queue. */
 struct queue_item *queue_expired(const struct queue *q, mono_ns_t now);
 
 /* When the next item expires; 0 when none will. */

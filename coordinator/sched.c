@@ -219,11 +219,11 @@ int sched_submit(struct sched *s, struct sched_seq *q, mono_ns_t now, struct err
 
 	if (r < 0)
 		return r;
-	if (s->queue.count >= s->queue.limit)
+	if (queue_new(&s->queue) >= s->queue.limit)
 		sched_admit(s, now);
 	r = queue_push(&s->queue, &q->item, now);
 	if (r < 0)
-		return err_set(err, r, 0, "%u requests are waiting already", s->queue.count);
+		return err_set(err, r, 0, "%u requests are waiting already", queue_new(&s->queue));
 	q->queued_ns = now;
 	q->state = SCHED_WAITING;
 	return 0;

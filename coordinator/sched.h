@@ -198,7 +198,8 @@ bool sched_fit(
 	const struct sched *s, const struct sched_seq *seq, struct engine_fit *fit) MUST_CHECK;
 
 /*
- * Joins the queue (and leaves it at once when it can run). 0; -EAGAIN when the queue is full;
+ * Joins the queue (and leaves it at once when it can run). 0; -EAGAIN when the queue is full,
+ * of others than those that ran and gave way;
  * -E2BIG with err when the pools or a message could never hold it (looked at while open only).
  */
 int sched_submit(

@@ -9,7 +9,7 @@
 static void test_push_over_the_limit_returns_eagain(void **state)
 {
 	struct queue q;
-	struct queue_item items[4];
+	struct queue_item items[5];
 
 	(void)state;
 	queue_init(&q, 3, 100);
@@ -20,6 +20,36 @@ static void test_push_over_the_limit_returns_eagain(void **state)
 	queue_push_front(&q, &items[3], 1); /* what ran before has its place */
 	assert_ptr_equal(queue_peek(&q), &items[3]);
 	assert_int_equal(q.count, 4);
+	queue_remove(&q, &items[1]);
+	assert_int_equal(queue_new(&q), 2); /* and takes nobody else's */
+	assert_int_equal(queue_push(&q, &items[1], 1), 0);
+	assert_int_equal(queue_push(&q, &items[4], 1), -EAGAIN);
+	queue_remove(&q, &items[3]);
+	assert_int_equal(queue_new(&q), 3);
+	assert_int_equal(queue_push(&q, &items[3], 1), -EAGAIN);
+}
+
+static void test_oldest_is_the_longest_wait_of_any(void **state)
+{
+	struct queue q;
+	struct queue_item a, b, front[2];
+
+	(void)state;
+	queue_init(&q, 5, 100);
+	assert_int_equal(queue_oldest(&q), 0);
+	queue_push_front(&q, &front[0], 20);
+	assert_int_equal(queue_oldest(&q), 20);
+	queue_push_front(&q, &front[1], 30);
+	assert_int_equal(queue_oldest(&q), 20);
+	assert_int_equal(queue_push(&q, &a, 40), 0);
+	assert_int_equal(queue_oldest(&q), 20);
+	queue_remove(&q, &front[0]);
+	assert_int_equal(queue_oldest(&q), 30);
+	queue_remove(&q, &front[1]);
+	assert_int_equal(queue_push(&q, &b, 50), 0);
+	assert_int_equal(queue_oldest(&q), 40);
+	queue_push_front(&q, &front[0], 60); /* new in front of an old one */
+	assert_int_equal(queue_oldest(&q), 40);
 }
 
 static void test_remove_from_anywhere_keeps_the_order(void **state)
@@ -72,6 +102,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_push_over_the_limit_returns_eagain),
+		cmocka_unit_test(test_oldest_is_the_longest_wait_of_any),
 		cmocka_unit_test(test_remove_from_anywhere_keeps_the_order),
 		cmocka_unit_test(test_expiry_is_by_age_and_spares_the_front),
 	};

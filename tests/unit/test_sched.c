@@ -331,6 +331,29 @@ static void test_submit_full_queue_returns_eagain(void **state)
 	world_fini(&w);
 }
 
+static void test_what_gave_way_takes_no_place_in_the_queue(void **state)
+{
+	struct sched_config config = usual;
+	struct world w;
+	int i;
+
+	(void)state;
+	config.classes[PAGE_CSA].count = 16; /* 4096 positions */
+	world_init(&w, &config, 5, 1);
+	for (i = 0; i < 3; i++)
+		assert_int_equal(submit(&w, add_client(&w, 100, 3990)), 0);
+	while (sched_waiting(&w.s) < 2 || w.s.counts.preempted < 2) {
+		assert_true(plan(&w));
+		sim_run(&w.sim);
+	}
+	assert_int_equal(sched_waiting(&w.s), 2);
+	assert_int_equal(submit(&w, add_client(&w, 10, 4)), 0);
+	assert_int_equal(submit(&w, add_client(&w, 10, 4)), -EAGAIN);
+	assert_int_equal(sched_waiting(&w.s), 3);
+	drain(&w);
+	world_fini(&w);
+}
+
 /* What sched_fit() says of an idle scheduler is what sched_submit() does to it. */
 static void test_fit_says_how_many_an_idle_scheduler_takes(void **state)
 {
@@ -557,6 +580,7 @@ int main(void)
 		cmocka_unit_test(test_answers_without_a_limit_run_side_by_side),
 		cmocka_unit_test(test_promises_are_as_drawn),
 		cmocka_unit_test(test_submit_full_queue_returns_eagain),
+		cmocka_unit_test(test_what_gave_way_takes_no_place_in_the_queue),
 		cmocka_unit_test(test_fit_says_how_many_an_idle_scheduler_takes),
 		cmocka_unit_test(test_submit_larger_than_the_pools_returns_e2big),
 		cmocka_unit_test(test_expiry_answers_503_and_says_when_to_come_back),
