@@ -88,8 +88,7 @@ mono_ns_t queue_oldest(const struct queue *q)
 	const struct queue_item *item = q->head;
 	mono_ns_t since = item ? item->since : 0;
 
-	/* whoever joined in front did so after the one behind it; at the end, after the one before
-	 */
+	/* later in front is first, later at the end is last */
 	while (item && item->in_front) {
 		item = item->next;
 		if (item)

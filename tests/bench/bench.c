@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "tests/bench/bench.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 
@@ -29,9 +30,11 @@ unsigned bench_number(const struct bench_args *a, int i, unsigned most, unsigned
 
 	if (i >= a->n)
 		return otherwise;
+	if (!isdigit((unsigned char)a->at[i][0])) /* strtoul() takes spaces and signs */
+		bench_usage(a->usage);
 	errno = 0;
 	value = strtoul(a->at[i], &end, 10);
-	if (errno || end == a->at[i] || *end || a->at[i][0] == '-' || value < 1 || value > most)
+	if (errno || *end || value < 1 || value > most)
 		bench_usage(a->usage);
 	return (unsigned)value;
 }

@@ -1,7 +1,7 @@
 /*
  * bench.h: what every bench does alike. It looks at its arguments, of which wrong ones get a line
  * of usage and exit status 64, and it ends with a line that says why, not by abort(), when the
- * machine does not give what it needs: status 71.
+ * machine does not give what it needs: status 71. What report.h could not write is status 74.
  *
  *	struct bench_args args = bench_args(argc, argv, 1, "[THREADS]");
  *	unsigned threads = bench_number(&args, 0, 64, 2);

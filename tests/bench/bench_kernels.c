@@ -459,13 +459,17 @@ static void run_rows(uint32_t rows)
 
 int main(int argc, char **argv)
 {
-	struct bench_args args = bench_args(argc, argv, 2, "[VARIANT [THREADS]]");
+	struct bench_args args = bench_args(argc, argv, 2,
+		"[VARIANT [THREADS]], VARIANT auto, reference, avx2, avx512 or avx512gfni");
 	unsigned threads = bench_number(&args, 1, RATES_THREADS_MAX, 2);
 	struct errbuf err;
+	int ret = kern_ops_get(KERN_CPU, args.n > 0 ? args.at[0] : NULL, &ops, &err);
 
-	if (kern_ops_get(KERN_CPU, args.n > 0 ? args.at[0] : NULL, &ops, &err)) {
-		fprintf(stderr, "%s\n", err.text);
-		return err.exit_code;
+	if (ret == -EINVAL)
+		bench_usage(args.usage);
+	if (ret < 0) {
+		printf("%s\n", err.text);
+		return 77;
 	}
 	if (!rates_open(&rates, threads))
 		return 77;

@@ -2,12 +2,14 @@
  * Loading a checkpoint of 2 GB beside reading the same files into memory, from the device and from
  * the page cache.
  *
- *	bench_load [DIR]		makes the checkpoint in DIR and leaves it there, or takes
- *					the one that lies there; without, in $TMPDIR or here, and
- *					removes it
+ *	bench_load [DIR]		makes the checkpoint in the directory DIR and leaves it
+ *					there, or takes the one that lies there; without, in
+ *					$TMPDIR or here, and removes it
  *	bench_load DIR device|cache	only this half: both take minutes where the host of a
  *					virtual machine gives memory slowly
- *	bench_load --make DIR		makes it and measures nothing
+ *	bench_load --make DIR		makes it, and DIR too, and measures nothing
+ *
+ * One that is stopped while it makes the checkpoint removes what there is of it.
  *
  * Every run is a process of its own with fresh memory, which both sides must have from the kernel;
  * they take turns, and the fastest run of each counts: what a host does to its machines only ever
@@ -39,6 +41,13 @@
 #include "worker/weights.h"
 
 enum { ROUNDS = 4, FILES_MAX = 16, BLOCK = 4 << 20, DIRECT_BLOCK = 1 << 20 };
+
+static const char USAGE[] = "[DIR [device|cache]] | --make DIR; DIR a directory, --make makes it";
+
+/* The checkpoint to remove in the end, also by a signal; "": none. */
+static char remove_from[4096];
+static bool remove_dir; /* too: it was made here */
+static const int stops[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
 
 struct files {
 	const char *dir;
@@ -230,8 +239,8 @@ static double run_once(const struct files *f, const struct way *w)
 		if (pid == 0) {
 			int ret;
 
-			signal(SIGTERM, SIG_DFL);
-			signal(SIGINT, SIG_DFL);
+			for (size_t i = 0; i < ARRAY_LEN(stops); i++)
+				signal(stops[i], SIG_DFL);
 			times[r][0] = mono_now();
 			ret = w->run(f, w->arg, r);
 			times[r][1] = mono_now();
@@ -339,8 +348,11 @@ static void list_files(struct files *f, const struct ckpt *ck)
 	}
 }
 
-/* Of the checkpoint to remove in the end, also by a signal; "": none. */
-static char temporary[256];
+static void clean_up(void)
+{
+	if (remove_from[0])
+		checkpoint_remove(remove_from, remove_dir);
+}
 
 /* Who gives it too little time must see that this is why rows are missing. */
 static void on_stop(int signal)
@@ -349,8 +361,7 @@ static void on_stop(int signal)
 				   "measured (DIR device|cache measures one half)\n";
 
 	(void)!write(STDOUT_FILENO, line, sizeof(line) - 1);
-	if (temporary[0])
-		checkpoint_remove(temporary);
+	clean_up();
 	_exit(128 + signal);
 }
 
@@ -376,32 +387,52 @@ static bool parse(int argc, char **argv, struct args *ret)
 	return !ret->half || strcmp(ret->half, "device") == 0 || strcmp(ret->half, "cache") == 0;
 }
 
+/* The checkpoint in dir, or in a temporary one; 0, or -errno after a line that says why not. */
+static int take_checkpoint(const struct args *args, struct files *f)
+{
+	static char temporary[4000];
+	const char *tmp = getenv("TMPDIR");
+	struct errbuf err = {0};
+	struct ckpt *ck;
+	bool made;
+	int ret;
+
+	snprintf(temporary, sizeof(temporary), "%s/heddle-bench-load.%d", tmp ? tmp : ".",
+		(int)getpid());
+	f->dir = args->dir ? args->dir : temporary;
+	remove_dir = access(f->dir, F_OK) < 0;
+	if (!checkpoint_begun(f->dir))
+		snprintf(remove_from, sizeof(remove_from), "%s", f->dir);
+	ret = checkpoint_make(f->dir, &made, &err);
+	if (ret == 0)
+		ret = ckpt_open(f->dir, &ck, &err);
+	if (ret < 0) {
+		printf("skipped: %s\n", err.text);
+		clean_up();
+		return ret;
+	}
+	if (args->dir)
+		remove_from[0] = '\0';
+	list_files(f, ck);
+	ckpt_close(ck);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
-	const char *tmp = getenv("TMPDIR");
 	struct files f = {0};
-	struct errbuf err = {0};
+	struct stat st;
 	struct report rep;
-	struct ckpt *ck;
 	struct args args;
-	bool made;
 
 	if (!parse(argc, argv, &args))
-		bench_usage("[DIR [device|cache]] | --make DIR");
-	if (!args.dir)
-		snprintf(temporary, sizeof(temporary), "%s/heddle-bench-load.%d", tmp ? tmp : ".",
-			(int)getpid());
-	f.dir = args.dir ? args.dir : temporary;
-	signal(SIGTERM, on_stop);
-	signal(SIGINT, on_stop);
-	if (checkpoint_make(f.dir, &made, &err) < 0 || ckpt_open(f.dir, &ck, &err) < 0) {
-		printf("skipped: %s\n", err.text);
-		if (temporary[0])
-			checkpoint_remove(temporary);
+		bench_usage(USAGE);
+	if (args.dir && !args.only && (stat(args.dir, &st) < 0 || !S_ISDIR(st.st_mode)))
+		bench_usage(USAGE);
+	for (size_t i = 0; i < ARRAY_LEN(stops); i++)
+		signal(stops[i], on_stop);
+	if (take_checkpoint(&args, &f) < 0)
 		return 77;
-	}
-	list_files(&f, ck);
-	ckpt_close(ck);
 	if (args.only)
 		return 0;
 	report_open(
@@ -410,7 +441,6 @@ int main(int argc, char **argv)
 		measure(&rep, &f, true);
 	if (!args.half || strcmp(args.half, "cache") == 0)
 		measure(&rep, &f, false);
-	if (temporary[0])
-		checkpoint_remove(temporary);
+	clean_up();
 	return report_close(&rep);
 }

@@ -181,6 +181,33 @@ static int write_config(const struct writer *w, struct errbuf *err)
 	return fclose(f) ? fail(w, err) : 0;
 }
 
+/* The files of one: its shards, then the others. */
+enum { FILES = SHARDS + 3 };
+
+static void file_path(const char *dir, unsigned i, char *path, size_t size)
+{
+	static const char *const others[] = {
+		"model.safetensors.index.json", "index.new", "config.json"};
+
+	_Static_assert(SHARDS + ARRAY_LEN(others) == FILES, "one name each");
+	if (i < SHARDS)
+		snprintf(path, size, "%s/model-%05u-of-%05u.safetensors", dir, i + 1, SHARDS);
+	else
+		snprintf(path, size, "%s/%s", dir, others[i - SHARDS]);
+}
+
+bool checkpoint_begun(const char *dir)
+{
+	char path[4096];
+	bool any = false;
+
+	for (unsigned i = 0; i < FILES && !any; i++) {
+		file_path(dir, i, path, sizeof(path));
+		any = access(path, F_OK) == 0;
+	}
+	return any;
+}
+
 int checkpoint_make(const char *dir, bool *ret_made, struct errbuf *err)
 {
 	struct writer w = {.dir = dir};
@@ -192,6 +219,9 @@ int checkpoint_make(const char *dir, bool *ret_made, struct errbuf *err)
 		*ret_made = false;
 		return 0;
 	}
+	if (checkpoint_begun(dir))
+		return err_set(err, -EEXIST, EXIT_USAGE_ERR,
+			"%s: neither a whole checkpoint nor free for one", dir);
 	w.header = malloc(HEADER_MAX);
 	if (!w.header)
 		return err_set(err, -ENOMEM, EXIT_OS_ERR, "no memory");
@@ -213,20 +243,14 @@ out:
 	return ret;
 }
 
-void checkpoint_remove(const char *dir)
+void checkpoint_remove(const char *dir, bool dir_too)
 {
-	static const char *const others[] = {
-		"model.safetensors.index.json", "index.new", "config.json"};
 	char path[4096];
 
-	for (unsigned i = 0; i < SHARDS; i++) {
-		snprintf(path, sizeof(path), "%s/model-%05u-of-%05u.safetensors", dir, i + 1,
-			SHARDS);
+	for (unsigned i = 0; i < FILES; i++) {
+		file_path(dir, i, path, sizeof(path));
 		unlink(path);
 	}
-	for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-		snprintf(path, sizeof(path), "%s/%s", dir, others[i]);
-		unlink(path);
-	}
-	rmdir(dir);
+	if (dir_too)
+		rmdir(dir);
 }

@@ -11,7 +11,11 @@
 
 /*
  * Writes it to dir, which is made, unless a whole one lies there: then it is left as it is and
- * *ret_made is false. -errno with err.
+ * *ret_made is false. Files of another are not written over. -errno with err; what
+ * was written until then is left.
  */
 int checkpoint_make(const char *dir, bool *ret_made, struct errbuf *err) MUST_CHECK;
-void checkpoint_remove(const char *dir);
+/* Whether a file by the name of one of its files lies in dir. */
+bool checkpoint_begun(const char *dir);
+/* All or a part of one; dir_too: and dir, if nothing else is in it. */
+void checkpoint_remove(const char *dir, bool dir_too);

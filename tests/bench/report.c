@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "shm/util.h"
@@ -16,6 +17,7 @@ void report_open(struct report *r, const char *name, const char *title)
 	if (r->dir && access(r->dir, W_OK) < 0) {
 		fprintf(stderr, "cannot write to %s: %s\n", r->dir, strerror(errno));
 		r->dir = NULL;
+		r->unwritten = true;
 	}
 	if (r->dir) {
 		r->json = open_memstream(&r->text, &r->bytes);
@@ -104,7 +106,7 @@ double report_median(const double *values, size_t n)
 }
 
 /* Under another name first: there is never half a file of the right one. */
-static void write_json(const struct report *r)
+static bool write_json(const struct report *r)
 {
 	char path[4096], part[4104];
 	FILE *f;
@@ -116,9 +118,10 @@ static void write_json(const struct report *r)
 	ok = f && fwrite(r->text, r->bytes, 1, f) == 1;
 	ok = f && fclose(f) == 0 && ok && rename(part, path) == 0;
 	if (ok)
-		return;
+		return true;
 	fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
 	(void)unlink(part);
+	return false;
 }
 
 int report_close(struct report *r)
@@ -128,11 +131,15 @@ int report_close(struct report *r)
 		if (fclose(r->json) != 0)
 			bench_die("no memory for the report");
 		r->json = NULL;
-		write_json(r);
+		r->unwritten = !write_json(r);
 		free(r->text);
 		r->text = NULL;
 	}
 	if (r->missed)
 		printf("%u of %u rows miss their target\n", r->missed, r->rows);
-	return 0;
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		fprintf(stderr, "cannot write the table to standard output\n");
+		return EX_IOERR;
+	}
+	return r->unwritten ? EX_IOERR : 0;
 }

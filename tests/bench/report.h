@@ -34,11 +34,12 @@ struct report {
 	char *text;
 	size_t bytes;
 	unsigned rows, missed;
+	bool unwritten; /* JSON that was wanted */
 };
 
 /*
  * Prints the heading. `name` must outlive the report. A JSON file that cannot be made is a line on
- * stderr, and the table goes on.
+ * stderr, and the table goes on; report_close() tells it.
  */
 void report_open(struct report *r, const char *name, const char *title);
 
@@ -54,5 +55,8 @@ double report_median(const double *values, size_t n);
  */
 double report_paired(const double *values, const double *beside, size_t n);
 
-/* Ends both; the exit status of the bench: 0. A missed target is said, and is no failure. */
+/*
+ * Ends both; the exit status of the bench: 0, or 74 (EX_IOERR) when the JSON or standard output
+ * could not be written. A missed target is said, and is no failure.
+ */
 int report_close(struct report *r);

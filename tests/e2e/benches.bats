@@ -37,7 +37,12 @@ misused()
 	misused allreduce 2
 	misused handoff 2
 	misused stream 2
+	misused kernels nosuch
+	misused kernels ""
 	misused kernels auto 0
+	misused kernels auto " 2"
+	misused kernels auto +2
+	misused kernels auto ""
 	misused kernels auto 2x
 	misused kernels auto 2 2
 	misused model 0
@@ -47,7 +52,11 @@ misused()
 	misused step 0
 	misused step 1 257
 	misused step one
-	misused load "$D/c" nosuch
+	misused load "$D" nosuch
+	misused load "$D/c"
+	misused load "$D/c" cache
+	misused load "$D/out"
+	[ ! -e "$D/c" ]
 	misused load --make
 }
 
@@ -56,6 +65,45 @@ misused()
 	[ "$status" -eq 64 ]
 	[ "${#lines[@]}" -eq 1 ]
 	[[ $output == usage:* ]]
+}
+
+# stopped SIGNAL DIR ARG...: bench_load stopped while it makes its checkpoint in DIR
+stopped()
+{
+	local status=0 pid
+	./bench_load "${@:3}" >"$D/out" 2>"$D/err" &
+	pid=$!
+	until compgen -G "$2/model-00001-of-*" >/dev/null; do
+		kill -0 "$pid"
+	done
+	kill -"$1" "$pid"
+	wait "$pid" || status=$?
+	echo "$*: $status"
+	[ "$status" -gt 128 ]
+	grep -q "stopped by a signal" "$D/out"
+	[ -z "$(find "$D" -type f ! -name out ! -name err)" ]
+}
+
+@test "bench_load that is stopped removes the part of a checkpoint it made" {
+	stopped TERM "$D/heddle-bench-load.*"
+	mkdir "$D/here"
+	stopped INT "$D/here" "$D/here" cache
+	[ -d "$D/here" ] # which it did not make
+	stopped HUP "$D/made" --make "$D/made"
+	[ ! -e "$D/made" ]
+}
+
+@test "bench_load does not write over another model's files" {
+	mkdir "$D/other"
+	echo '{"another": "model"}' >"$D/other/config.json"
+	run ./bench_load "$D/other"
+	[ "$status" -eq 77 ]
+	[ "${#lines[@]}" -eq 1 ]
+	grep -q another "$D/other/config.json"
+	mv "$D/other/config.json" "$D/other/model-00002-of-00004.safetensors"
+	run ./bench_load --make "$D/other"
+	[ "$status" -eq 77 ]
+	[ "$(ls "$D/other")" = model-00002-of-00004.safetensors ]
 }
 
 # short BENCH KIB: with so little memory it ends with one line (127: the dynamic loader's), or it gets by and

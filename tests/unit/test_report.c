@@ -1,9 +1,12 @@
 /* The JSON that a bench leaves: all of it, or what was there. */
 #include <dirent.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -83,7 +86,7 @@ static void test_json_is_there_when_it_is_whole(void **state)
 	assert_int_equal(rows_of_file(), 1);
 }
 
-static void test_a_folder_that_cannot_be_written_costs_the_json_only(void **state)
+static void test_a_folder_that_cannot_be_written_costs_the_json(void **state)
 {
 	struct report r;
 
@@ -91,8 +94,47 @@ static void test_a_folder_that_cannot_be_written_costs_the_json_only(void **stat
 	setenv("HEDDLE_BENCH_DIR", "/nonexistent/bench", 1);
 	report_open(&r, "speed", "A title");
 	add(&r, "one", 1);
-	assert_int_equal(report_close(&r), 0);
+	assert_int_equal(r.rows, 1); /* and the table goes on */
+	assert_int_equal(report_close(&r), EX_IOERR);
 	assert_int_equal(files(), 0);
+}
+
+static void test_json_that_cannot_be_written_is_told(void **state)
+{
+	struct report r;
+
+	(void)state;
+	report_open(&r, "speed", "A title");
+	add(&r, "one", 1);
+	assert_int_equal(mkdir(json_path(), 0700), 0); /* which no file replaces */
+	assert_int_equal(report_close(&r), EX_IOERR);
+	assert_int_equal(files(), 1); /* nothing beside it */
+	assert_int_equal(rmdir(json_path()), 0);
+}
+
+static void test_a_table_that_cannot_be_written_is_told(void **state)
+{
+	int fd = open("/dev/full", O_WRONLY | O_CLOEXEC), before;
+	struct report r;
+	int code;
+
+	(void)state;
+	if (fd < 0) {
+		print_message("no /dev/full\n");
+		skip();
+	}
+	fflush(stdout);
+	before = dup(STDOUT_FILENO);
+	assert_true(before >= 0 && dup2(fd, STDOUT_FILENO) >= 0);
+	report_open(&r, "speed", "A title");
+	add(&r, "one", 1);
+	code = report_close(&r);
+	assert_true(dup2(before, STDOUT_FILENO) >= 0);
+	clearerr(stdout);
+	close(before);
+	close(fd);
+	assert_int_equal(code, EX_IOERR);
+	assert_int_equal(rows_of_file(), 1); /* costs the table only */
 }
 
 int main(void)
@@ -101,7 +143,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_json_is_there_when_it_is_whole, setup, teardown),
 		cmocka_unit_test_setup_teardown(
-			test_a_folder_that_cannot_be_written_costs_the_json_only, setup, teardown),
+			test_a_folder_that_cannot_be_written_costs_the_json, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_json_that_cannot_be_written_is_told, setup, teardown),
+		cmocka_unit_test_setup_teardown(
+			test_a_table_that_cannot_be_written_is_told, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
