@@ -128,8 +128,11 @@ static int open_rank(struct harness *h, uint32_t rank, void *arg, struct errbuf 
 		.spin_ns = o->spin_ns,
 		.shard_entries = o->shard_entries,
 	};
+	int ret = rank_open(&opts, &h->ranks[rank], err);
 
-	return rank_open(&opts, &h->ranks[rank], err);
+	if (ret == 0 && o->kernels)
+		ret = kern_ops_get(KERN_CPU, o->kernels, &h->ranks[rank]->ops, err);
+	return ret;
 }
 
 static void set_path(struct harness *h, const char *dir)

@@ -27,10 +27,11 @@
 struct harness;
 
 struct harness_opts {
-	const char *dir;  /* checkpoint; NULL: models/heddle-mini of the source tree */
-	uint32_t world;   /* 0: 1 */
-	uint32_t threads; /* of each rank; 0: 1 */
-	uint64_t spin_ns; /* rank_opts.spin_ns */
+	const char *dir;     /* checkpoint; NULL: models/heddle-mini of the source tree */
+	uint32_t world;      /* 0: 1 */
+	uint32_t threads;    /* of each rank; 0: 1 */
+	uint64_t spin_ns;    /* rank_opts.spin_ns */
+	const char *kernels; /* a variant of kern_ops_get(); NULL: the best of this CPU */
 	/* NULL: harness_conf()'s. model_path is overwritten by dir. */
 	const struct conf *conf;
 	uint32_t shard_entries; /* rank_opts.shard_entries */

@@ -1,7 +1,8 @@
 /*
  * Logits do not depend on company: the same bits whatever the chunks, the other sequences of the
- * batch, the slot, the pages, the threads and the tiles. And what may differ in bits, the number of
- * ranks, stays within rounding, and chooses the same entries and experts but for near-ties.
+ * batch, the slot, the pages, the threads, the tiles and the kernels. And what may differ in bits,
+ * the number of ranks, stays within rounding, and chooses the same entries and experts but for
+ * near-ties.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "kernels/kern.h"
 #include "tests/model/tiny.h"
 
 /* Core: 37 entries at ratio 4, of which 16 are chosen, and 1 at ratio 128. Full: 83 and 2. */
@@ -102,6 +104,46 @@ static void test_chunks_do_not_change_bits_in_small_formats(void **state)
 	conf.attention_act = CONF_ACT_BF16;
 	conf.attention_index_store = CONF_STORE_UNFUSED;
 	compare_chunks(f, &conf, 4);
+}
+
+/* ---- variants of the kernels ---------------------------------------------------------------- */
+
+static void compare_variants(const struct fixture *f, const struct conf *conf)
+{
+	static const char *const variants[] = {"avx2", "avx512", "avx512gfni"};
+	struct harness_opts opts = {.dir = f->tiny.dir, .conf = conf, .kernels = "reference"};
+	struct harness_out *want = whole(f, &opts, 0, 0, 0);
+
+	for (size_t i = 0; i < ARRAY_LEN(variants); i++) {
+		struct kern_ops ops;
+		struct errbuf err;
+
+		if (kern_ops_get(KERN_CPU, variants[i], &ops, &err) == -ENOTSUP) {
+			print_message("left out: %s\n", err.text);
+			continue;
+		}
+		opts.kernels = variants[i];
+		for (uint32_t chunk = 0; chunk < 2;
+			chunk++) { /* the prompt whole, and row by row */
+			struct harness_out *got = whole(f, &opts, 0, chunk, 0);
+
+			assert_same(want, got, variants[i], chunk);
+			harness_out_free(got);
+		}
+	}
+	harness_out_free(want);
+}
+
+static void test_kernels_of_all_variants_give_the_same_bits(void **state)
+{
+	const struct fixture *f = *state;
+	struct conf conf = tiny_conf();
+
+	if (!f->subset)
+		compare_variants(f, &conf);
+	conf.attention_kv = CONF_KV_BF16;
+	conf.attention_index_key = CONF_INDEX_KEY_BF16;
+	compare_variants(f, &conf);
 }
 
 /* ---- company -------------------------------------------------------------------------------- */
@@ -312,6 +354,7 @@ int main(void)
 	const struct CMUnitTest quantised[] = {
 		cmocka_unit_test(test_chunks_do_not_change_bits),
 		cmocka_unit_test(test_chunks_do_not_change_bits_in_small_formats),
+		cmocka_unit_test(test_kernels_of_all_variants_give_the_same_bits),
 		cmocka_unit_test(test_company_does_not_change_bits),
 		cmocka_unit_test(test_ranks_agree_within_rounding),
 	};
