@@ -158,9 +158,9 @@ VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
 		_mm512_cvtph_ps(_mm512_extracti64x4_epi64(u, 1))};
 }
 
-/* Columns of e4m3 codes, 16 bytes each, that are widened together. */
 #if defined(__GFNI__) && defined(__AVX512VBMI__)
-enum { VEC_E4M3_STEP = 4 };
+#define VEC_GFNI 1
+enum { VEC_E4M3_STEP = 4 }; /* columns of e4m3 codes, 16 bytes each, that are widened together */
 
 /* Where eeee is 0 there is no leading one: 2 |x| - 2^-14, with the sign of x, is the value. */
 VEC_INLINE __m512 v16_e4m3_subnormal_(__m512 x)
@@ -214,16 +214,6 @@ VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
 	if (__builtin_expect(_mm512_testn_epi8_mask(codes, _mm512_set1_epi8(0x78)) != 0, 0))
 		for (int i = 0; i < VEC_E4M3_STEP; i++)
 			c[i] = v16_e4m3_subnormal_(c[i]);
-}
-#else
-enum { VEC_E4M3_STEP = 2 };
-
-VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
-{
-	struct v16_pair x = v16_e4m3_pair(p);
-
-	c[0] = x.lo;
-	c[1] = x.hi;
 }
 #endif
 
@@ -431,14 +421,6 @@ VEC_INLINE struct v16_pair v16_e4m3_pair(const uint8_t *p)
 	return (struct v16_pair){v16_e4m3(p), v16_e4m3(p + 16)};
 }
 
-enum { VEC_E4M3_STEP = 2 };
-
-VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
-{
-	c[0] = v16_e4m3(p);
-	c[1] = v16_e4m3(p + 16);
-}
-
 /* Magnitude by table, sign by shift, of the low nibble of each word. */
 VEC_INLINE __m256 v8_e2m1_(__m256i u)
 {
@@ -498,6 +480,18 @@ VEC_INLINE v16 v16_exp2_scale(v16 p, v16 t)
 	return (v16){v8_exp2_scale_(p.a, t.a), v8_exp2_scale_(p.b, t.b)};
 }
 
+#endif
+
+#ifndef VEC_GFNI
+enum { VEC_E4M3_STEP = 2 };
+
+VEC_INLINE void v16_e4m3_step(const uint8_t *p, v16 c[VEC_E4M3_STEP])
+{
+	struct v16_pair x = v16_e4m3_pair(p);
+
+	c[0] = x.lo;
+	c[1] = x.hi;
+}
 #endif
 
 /* kern_expf() of each lane, operation by operation. */
